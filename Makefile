@@ -1,0 +1,70 @@
+# Needs Python 3.11 or later. The virtual environment is made on first use, and again when
+# pyproject.toml changes. Java 17 adds the tests of the Spark pipeline.
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+ARGS ?=
+
+comma := ,
+JAVA := $(shell java -version >/dev/null 2>&1 && echo yes)
+DEMO_EXTRAS ?= demo
+DEV_EXTRAS ?= dev,docs,demo,prometheus$(if $(JAVA),$(comma)spark)
+
+ifdef NO_SKIPS
+export JOBQUEUE_NO_SKIPS := $(NO_SKIPS)
+endif
+
+.PHONY: help demo test lint bench docs clean
+.DEFAULT_GOAL := help
+
+help:  ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo-installed  ## a shop whose orders run in order per customer, on your terminal
+	$(PY) -m example_project.demo $(ARGS)
+
+# Races and faults are alone on the machine, because they look at the clock.
+test: $(VENV)/.dev-installed  ## every test this machine can run; NO_SKIPS=1: skips are failures
+ifeq ($(strip $(ARGS)),)
+	$(PY) -m pytest -q -n 2 -m "not concurrency and not faults"
+	$(PY) -m pytest -q -m "concurrency or faults"
+else
+	$(PY) -m pytest -q $(ARGS)
+endif
+
+lint: $(VENV)/.dev-installed  ## style, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+bench: $(VENV)/.dev-installed  ## how fast it is on this machine
+	$(PY) -m tests.benchmarks $(ARGS)
+
+docs: $(VENV)/.dev-installed  ## the documentation, in docs/_build
+	$(PY) -m sphinx -W --keep-going -q docs docs/_build
+
+clean:  ## remove what make made
+	rm -rf $(VENV) .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build build dist
+
+$(VENV)/.demo-installed: pyproject.toml | $(PY)
+	$(call install,$(DEMO_EXTRAS))
+
+$(VENV)/.dev-installed: pyproject.toml | $(PY)
+	$(call install,$(DEV_EXTRAS))
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "django-jobqueue needs Python 3.11 or later: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "The venv module is missing: apt-get install python3-venv" >&2; exit 1; }
+
+# By uv where there is one or it can be had, because it is many times faster; else by pip.
+define install
+	@echo "installing .[$(1)] into $(VENV)"
+	@if uv --version >/dev/null 2>&1; then uv=uv; \
+	else $(PY) -m pip install --quiet uv || true; uv=$(VENV)/bin/uv; fi; \
+	$$uv pip install --quiet --python $(PY) -e '.[$(1)]' || \
+	$(PY) -m pip install --quiet -e '.[$(1)]'
+	@touch $@
+endef

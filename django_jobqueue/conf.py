@@ -1,0 +1,230 @@
+"""The settings of the app: the dict ``JOBQUEUE``, read as one frozen object."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+MEGABYTE = 1024 * 1024
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+class Problem(NamedTuple):
+    """What is wrong with the settings: a system check reports it, ``get_settings()`` raises it."""
+
+    id: str
+    message: str
+    hint: str = ""
+
+
+def _setting(default: Any, doc: str, *, minimum: float | None = None, maximum: float | None = None) -> Any:
+    metadata = {"doc": doc, "minimum": minimum, "maximum": maximum}
+    if isinstance(default, Mapping):
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    QUEUES: Mapping[str, Mapping[str, Any]] = _setting(
+        _EMPTY, "Queues that exist as soon as migrate has run: name → options."
+    )
+    SCHEDULES: Mapping[str, Mapping[str, Any]] = _setting(
+        _EMPTY, "Schedules that exist as soon as migrate has run: name → options."
+    )
+    QUEUE_DEFAULTS: Mapping[str, Any] = _setting(
+        _EMPTY, "Options of queues that do not name them; copied into a queue when it is created."
+    )
+    NOTIFY: bool = _setting(True, "Wake workers with NOTIFY; without it they find jobs by polling.")
+    POOLER: bool = _setting(
+        False, "A transaction pooler stands before the database: workers do without LISTEN and session locks."
+    )
+    MAX_DATA_BYTES: int = _setting(
+        262_144, "How large the JSON text of a job's data may be.", minimum=1, maximum=10 * MEGABYTE
+    )
+    MAX_OUTPUT_BYTES: int = _setting(
+        262_144,
+        "How large the JSON text of an output may be; a larger one is cut.",
+        minimum=200,
+        maximum=10 * MEGABYTE,
+    )
+    MAX_DEPTH: int = _setting(100, "How deep a job's data may be nested.", minimum=1, maximum=500)
+    MAX_ERROR_CHARS: int = _setting(20_000, "How many characters of an error are kept.", minimum=100, maximum=MEGABYTE)
+    ENCODER: str | None = _setting(
+        None, "Dotted path of a json.JSONEncoder whose default() makes JSON of other objects."
+    )
+    CRASH_LIMIT: int = _setting(3, "How often in a row a job may take down its worker.", minimum=1)
+    HAND_OVER_LIMIT: int = _setting(
+        100,
+        "How many jobs of a lane a worker may run in a row before others get a turn; 0 for none.",
+        minimum=0,
+    )
+    LOCK_TIMEOUT_MS: int = _setting(
+        2_000, "How long creating or dropping a partition waits for its lock, per try.", minimum=1
+    )
+    HANDLER_MODULES: Sequence[str] = _setting(
+        ("jobs", "tasks"), "Modules of installed apps in which workers look for handlers."
+    )
+    AROUND: str | None = _setting(
+        None, "Dotted path of a context manager that is entered around every run of a handler; it is given the job."
+    )
+    PROCESSES: int = _setting(1, "How many child processes a worker has, unless --processes says so.", minimum=1)
+    CONCURRENCY: int = _setting(
+        8, "How many handlers a child runs at once, each in a thread, unless --concurrency says so.", minimum=1
+    )
+    ASYNC_CONCURRENCY: int = _setting(100, "How many async handlers a child runs at once.", minimum=1)
+    BATCH_SIZE: int = _setting(
+        500, "How many jobs a child claims and finishes at once, at most.", minimum=1, maximum=10_000
+    )
+    PREFETCH_SECONDS: float = _setting(
+        0.2, "For how long a child may claim work ahead, judged by how fast it was lately.", minimum=0.0
+    )
+    FINISH_SECONDS: float = _setting(
+        0.005, "How long results wait for others, to be written together.", minimum=0.0, maximum=1.0
+    )
+    MEMORY_LIMIT_MB: int = _setting(
+        0, "A child above this size is replaced when its handlers ended; 0: never.", minimum=0
+    )
+    POLL_SECONDS: float = _setting(1.0, "How often a worker looks for jobs nobody woke it for.", minimum=0.01)
+    MONITOR_SECONDS: int = _setting(60, "How often overdue jobs and lost workers are looked for.", minimum=1)
+    SCHEDULE_SECONDS: float = _setting(1.0, "How often due schedules are looked for.", minimum=0.01)
+    STOP_GRACE_SECONDS: int = _setting(30, "How long handlers may go on after a worker is told to stop.", minimum=0)
+    EXPIRE_GRACE_SECONDS: float = _setting(
+        5.0, "How long a handler that used up its time may take to stop, before its process is replaced.", minimum=0.0
+    )
+    CANCEL_GRACE_SECONDS: int = _setting(
+        300, "How long a cancelled handler may go on before its outcome is unknown.", minimum=0
+    )
+    WORKER_HEARTBEAT_SECONDS: float = _setting(2.0, "How often a worker says that it is alive.", minimum=0.05)
+    WORKER_FENCE_SECONDS: float = _setting(
+        10.0, "A worker that could not say so for that long ends its own handlers.", minimum=0.1
+    )
+    WORKER_UNLOCKED_SECONDS: float = _setting(
+        13.0,
+        "How long a worker may be silent once its session lock is gone, before its jobs are recovered.",
+        minimum=0.2,
+    )
+    WORKER_LOST_SECONDS: float = _setting(
+        27.0, "How long a worker may be silent before its jobs are recovered, whatever its lock.", minimum=0.2
+    )
+    STATISTICS_DAYS: int = _setting(30, "How long the figures per queue and minute are kept.", minimum=1)
+    ARCHIVE: bool = _setting(False, "Keep old finished jobs until they are written to the archive.")
+    REDACT: Sequence[str] = _setting(
+        ("password", "token", "secret", "authorization", "api_key"),
+        "Keys whose values the admin and the logs do not show.",
+    )
+
+
+FIELDS: Mapping[str, dataclasses.Field[Any]] = MappingProxyType(
+    {field.name: field for field in dataclasses.fields(Settings)}
+)
+
+
+@cache
+def get_settings() -> Settings:
+    """The settings in force; ``ImproperlyConfigured`` names everything that is wrong with them."""
+    raw = raw_settings()
+    problems = [f"{problem.message} {problem.hint}".strip() for problem in find_problems(raw)]
+    if problems:
+        raise ImproperlyConfigured(" ".join(problems))
+    return Settings(**{name: _frozen(value) for name, value in raw.items()})
+
+
+@cache
+def get_encoder() -> type[json.JSONEncoder] | None:
+    """The class that ``ENCODER`` names; ``ImproperlyConfigured`` if it is no JSON encoder."""
+    path = get_settings().ENCODER
+    if path is None:
+        return None
+    try:
+        encoder = import_string(path)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"JOBQUEUE['ENCODER']: {path!r} cannot be imported: {error}.") from error
+    if isinstance(encoder, type) and issubclass(encoder, json.JSONEncoder):
+        return encoder
+    raise ImproperlyConfigured(f"JOBQUEUE['ENCODER']: {path!r} is not a json.JSONEncoder.")
+
+
+def raw_settings() -> Any:
+    """What the project wrote, not yet looked at."""
+    return getattr(django_settings, "JOBQUEUE", {})
+
+
+def find_problems(raw: object) -> Iterator[Problem]:
+    """What is wrong with ``JOBQUEUE`` itself; what its queues are given is looked at elsewhere."""
+    if not isinstance(raw, dict):
+        yield Problem("jobqueue.E001", f"JOBQUEUE must be a dict, not {_kind(raw)}.")
+        return
+    for name, value in raw.items():
+        if name not in FIELDS:
+            yield Problem("jobqueue.E002", f"JOBQUEUE[{name!r}] is not a setting.", _closest(name))
+        elif wrong := _wrong(FIELDS[name], value):
+            hint = f"{name}: {FIELDS[name].metadata['doc']}"
+            yield Problem("jobqueue.E003", f"JOBQUEUE[{name!r}] {wrong}.", hint)
+
+
+def _closest(name: object) -> str:
+    close = get_close_matches(str(name).upper(), FIELDS, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known are {', '.join(FIELDS)}."
+
+
+def _wrong(field: dataclasses.Field[Any], value: object) -> str:
+    """What a setting must be and is not, or nothing."""
+    default = DEFAULTS[field.name]
+    if default is None:
+        return "" if value is None or isinstance(value, str) else f"must be text or None, not {_kind(value)}"
+    if isinstance(default, Mapping):
+        return "" if isinstance(value, Mapping) else f"must be a dict, not {_kind(value)}"
+    if isinstance(default, tuple):
+        return "" if _is_texts(value) else "must be a list of texts"
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else f"must be True or False, not {_kind(value)}"
+    return _wrong_number(field, value, float if isinstance(default, float) else int)
+
+
+def _wrong_number(field: dataclasses.Field[Any], value: object, kind: type[int] | type[float]) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, kind)):
+        return f"must be {'a number' if kind is float else 'a whole number'}, not {_kind(value)}"
+    minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
+    if minimum is not None and not value >= minimum:  # also refuses NaN
+        return f"is {value!r}; it must be at least {minimum:,}"
+    if maximum is not None and value > maximum:
+        return f"is {value:,}; it must be at most {maximum:,}"
+    return ""
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+
+
+def _kind(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return MappingProxyType(dict(value))
+    return tuple(value) if isinstance(value, list) else value
+
+
+DEFAULTS: Mapping[str, Any] = MappingProxyType({name: getattr(Settings(), name) for name in FIELDS})
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting == "JOBQUEUE":
+        get_settings.cache_clear()
+        get_encoder.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobqueue_forget_settings")

@@ -1,0 +1,1 @@
+"""What ``manage.py jobs`` does, one module per kind of subcommand."""

@@ -1,0 +1,226 @@
+"""The subcommands that change something: send, retry, skip, cancel, delete, purge, pause, resume, maintain."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from typing import Any, Protocol
+from uuid import UUID
+
+from django.core.management.color import Style
+
+from .. import maintenance, services
+from ..exceptions import InvalidData, InvalidTransition, JobNotFound
+from ..models import Job
+from ..options import check_state
+from ..services.queues import check_exists
+from ..states import DEAD, FINAL, OCCUPIED, RETRYING, JobState
+from .answers import Answer, Code, plural, table
+from .selecting import selected
+
+SHOWN = 20  # ids and refusals that people are told; the JSON has all
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+class Confirm(Protocol):
+    def __call__(self, question: str) -> bool: ...
+
+
+def seconds(text: str) -> float:
+    """For argparse: ``90``, ``1.5``, ``5m``, ``2h``, ``1d``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected seconds, or a number with s, m, h or d, got {text[:40]!a}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+# -------------------------------------------------------------------------------------------------------------- send
+
+
+def send(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Store a job."""
+    job = services.send(
+        options["queue"],
+        _data(options["data"]),
+        name=options["name"],
+        singleton_key=options["key"],
+        group_key=options["group"],
+        priority=options["priority"],
+        delay=options["delay"],
+        tags=options["tag"] or (),
+        using=using,
+    )
+    if job is None:
+        text = f"Nothing was sent: the policy of {options['queue']!r} allows no other job just now."
+        return Answer({"sent": False, "id": None, "queue": options["queue"]}, text, Code.FOUND)
+    document = {"sent": True, "id": job.pk, "queue": job.queue_id, "start_after": job.start_after}
+    return Answer(document, f"Sent {job.pk} to {job.queue_id}.")
+
+
+def _data(text: str | None) -> Any:
+    if text is None:
+        return None
+    source = "the standard input" if text == "-" else "data"
+    try:
+        return json.loads(sys.stdin.read() if text == "-" else text)
+    except (ValueError, RecursionError) as error:
+        hint = "Text needs its own quotes: '\"text\"'." if text != "-" else ""
+        raise InvalidData(source, f"this is not JSON: {str(error)[:100]}", hint=hint) from error
+
+
+# ------------------------------------------------------------------------------------ retry, skip, cancel and delete
+
+
+def retry(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
+    """Give dead jobs another attempt."""
+    ids = selected("retry", options, DEAD, using)
+    if options["dry_run"] or not ids:
+        return _would("retry", ids, DEAD, using)
+    outcome = services.retry(ids, operator=options["operator"], reason=options["reason"] or "", using=using)
+    return _did("retry", outcome.moved, outcome.refused)
+
+
+def skip(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
+    """End dead jobs, and those that wait for a retry; their keys go on."""
+    takes = DEAD | RETRYING
+    ids = selected("skip", options, takes, using)
+    if options["dry_run"] or not ids:
+        return _would("skip", ids, takes, using)
+    if _called_off("Skip", ids, confirm):
+        return CALLED_OFF
+    outcome = services.skip(ids, operator=options["operator"], reason=options["reason"], using=using)
+    return _did("skip", outcome.moved, outcome.refused)
+
+
+def cancel(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
+    """Cancel jobs that wait or run."""
+    ids = selected("cancel", options, OCCUPIED, using)
+    if options["dry_run"] or not ids:
+        return _would("cancel", ids, OCCUPIED, using)
+    if _called_off("Cancel", ids, confirm):
+        return CALLED_OFF
+    result = services.cancel(ids, force=options["force"], operator=options["operator"], using=using)
+    refused = {id: _refusal(result.previous.get(id)) for id in result.unknown}
+    return _did("cancel", result.cancelled, refused)
+
+
+def delete(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
+    """Delete finished jobs, all or none."""
+    ids = selected("delete", options, FINAL, using)
+    if options["dry_run"] or not ids:
+        return _would("delete", ids, FINAL, using)
+    if _called_off("Delete", ids, confirm):
+        return CALLED_OFF
+    services.delete(ids, operator=options["operator"], using=using)
+    return _did("delete", ids, {})
+
+
+def purge(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
+    """Delete all jobs of a queue, or those in one state, whatever they are doing."""
+    queue = check_exists(options["queue"], using).name
+    state = None if options["state"] is None else check_state(options["state"])
+    jobs = Job.objects.using(using).in_queue(queue)
+    if options["dry_run"]:
+        return _would_purge(queue, jobs if state is None else jobs.in_state(state))
+    what = f"all {state} jobs" if state else "all jobs"
+    if not confirm(f"Delete {what} of the queue {queue!r}, also those that run?"):
+        return CALLED_OFF
+    number = services.purge(queue, state, operator=options["operator"], using=using)
+    document = {"verb": "purge", "dry_run": False, "queue": queue, "number": number}
+    return Answer(document, f"Deleted {plural(number, 'job')} of {queue}.")
+
+
+CALLED_OFF = Answer({"called_off": True}, "Nothing was done.", Code.FOUND)
+
+
+def _called_off(verb: str, ids: list[UUID], confirm: Confirm) -> bool:
+    return len(ids) > 1 and not confirm(f"{verb} {plural(len(ids), 'job')}?")
+
+
+def _refusal(state: JobState | None) -> str:
+    return "there is no such job" if state is None else f"it is {state}"
+
+
+_DONE = {"retry": "Retried", "skip": "Skipped", "cancel": "Cancelled", "delete": "Deleted"}
+
+
+def _did(verb: str, moved: list[UUID], refused: dict[UUID, str]) -> Answer:
+    document = {
+        "verb": verb,
+        "dry_run": False,
+        "number": len(moved),
+        "moved": moved,
+        "refused": {str(id): why for id, why in refused.items()},
+    }
+    lines = [f"{_DONE[verb]} {plural(len(moved), 'job')}.", *_refusals(refused)]
+    return Answer(document, "\n".join(lines), Code.FOUND if refused else Code.FINE)
+
+
+def _would(verb: str, ids: list[UUID], takes: frozenset[JobState], using: str) -> Answer:
+    """What the verb would do, looked up without locking or writing anything."""
+    found = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "state"))
+    moved = [id for id in ids if found.get(id) in takes]
+    refused = {id: _refusal(JobState(found[id]) if id in found else None) for id in ids if id not in set(moved)}
+    if verb == "delete" and refused:  # all or none
+        id = next(iter(refused))
+        if id not in found:
+            raise JobNotFound(id)
+        raise InvalidTransition(job_id=id, state=found[id], wanted="deleted", allowed=FINAL)
+    answer = _did(verb, moved, refused)
+    answer.document["dry_run"] = True
+    by_state = Counter(found[id] for id in moved)
+    states = ", ".join(f"{number:,} {state}" for state, number in sorted(by_state.items()))
+    lines = [f"Would {verb} {plural(len(moved), 'job')}{f' ({states})' if states else ''}."]
+    lines += [f"  {id}" for id in moved[:SHOWN]]
+    if len(moved) > SHOWN:
+        lines.append(f"  … and {len(moved) - SHOWN:,} more")
+    answer.text = "\n".join([*lines, *_refusals(refused)])
+    return answer
+
+
+def _refusals(refused: dict[UUID, str]) -> list[str]:
+    lines = [f"Refused {id}: {why}." for id, why in list(refused.items())[:SHOWN]]
+    return lines + ([f"Refused {len(refused) - SHOWN:,} more."] if len(refused) > SHOWN else [])
+
+
+def _would_purge(queue: str, jobs: Any) -> Answer:
+    number = jobs.count()
+    document = {"verb": "purge", "dry_run": True, "queue": queue, "number": number}
+    return Answer(document, f"Would delete {plural(number, 'job')} of {queue}.")
+
+
+# ---------------------------------------------------------------------------------------------- queues, maintenance
+
+
+def pause(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Hand out no more jobs of a queue."""
+    services.pause(options["queue"], using=using)
+    return Answer(_queue(options, using), f"{options['queue']} is paused: what runs goes on, sends are accepted.")
+
+
+def resume(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Hand out jobs of a queue again."""
+    services.resume(options["queue"], using=using)
+    return Answer(_queue(options, using), f"{options['queue']} goes on.")
+
+
+def _queue(options: dict[str, Any], using: str) -> dict[str, Any]:
+    queue = check_exists(options["queue"], using)
+    return {"queue": queue.name, "paused_at": queue.paused_at}
+
+
+def maintain(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """One pass of what workers do between jobs."""
+    report = maintenance.maintain(using=using)
+    if report.skipped:
+        return Answer(report.as_dict(), "Another process is at it just now.")
+    rows = [[step.name, step.number, _by_queue(step.done), f"{step.seconds:.3f}", step.error] for step in report.steps]
+    text = table(("step", "number", "of which", "seconds", "error"), rows, style)
+    return Answer(report.as_dict(), text, Code.FOUND if report.errors else Code.FINE)
+
+
+def _by_queue(done: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in sorted(done.items()) if number)

@@ -1,0 +1,271 @@
+"""The subcommands that only look: list, show, why, blocked, stats, workers."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.color import Style
+from django.db.models import Count, F, Min, Q
+from django.utils.dateparse import parse_datetime
+
+from .. import handlers, services
+from ..conf import get_settings
+from ..exceptions import NotOrdered
+from ..expressions import SEQUENCE, StatementTimestamp
+from ..models import BlockedKey, Job, Queue, Worker
+from ..querysets import JobQuerySet
+from ..redaction import redacted
+from ..services.queues import check_exists
+from ..services.transactions import rows
+from ..states import ELIGIBLE, JobState
+from .answers import Answer, Code, facts, last_line, plural, state_in_colour, table
+from .selecting import filtered, limit_of
+
+logger = logging.getLogger("django_jobqueue")
+
+SPANS = (10_000, 100_000)
+LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "created_at", "start_after", "error")
+
+
+def find_handler() -> Callable[[str, str], object] | None:
+    """The registry of this project, or nothing where its handlers cannot be imported: the answer then goes without."""
+    try:
+        handlers.autodiscover()
+    except Exception:  # whatever a project's modules raise
+        logger.warning("handlers cannot be imported", exc_info=True)
+        return None
+    return handlers.find
+
+
+# ------------------------------------------------------------------------------------------------------------- jobs
+
+
+def list_jobs(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Jobs, newest first unless asked otherwise."""
+    jobs = filtered(options, using).defer("data", "output", "attempts")
+    limit = limit_of(options)
+    found = [brief(job) for job in (jobs.order_by("seq")[:limit] if options["oldest"] else _newest(jobs, limit, using))]
+    if not found:
+        return Answer({"jobs": []}, "No jobs.")
+    lines = [[job[name] for name in LISTED] for job in found]
+    return Answer({"jobs": found}, table([name.replace("_", " ") for name in LISTED], lines, style))
+
+
+def _newest(jobs: JobQuerySet, limit: int | None, using: str) -> list[Job]:
+    """The last jobs, looked for among the last sent first: the index of ranges finds those in a large table."""
+    last = rows(using, f"SELECT last_value FROM {SEQUENCE}")[0][0]
+    for span in SPANS if limit is not None else ():
+        found = list(jobs.filter(seq__gt=last - span).order_by("-seq")[:limit])
+        if len(found) == limit:
+            return found
+    return list(jobs.order_by("-seq")[:limit])
+
+
+def brief(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.pk,
+        "queue": job.queue_id,
+        "state": job.state,
+        "hold": job.hold,
+        "key": job.singleton_key,
+        "group": job.group_key,
+        "handler": job.name,
+        "priority": job.priority,
+        "tags": list(job.tags),
+        "attempt": job.attempt,
+        "retry_count": job.retry_count,
+        "retry_limit": job.retry_limit,
+        "worker": job.assignee,
+        "created_at": job.created_at,
+        "start_after": job.start_after,
+        "finalized_at": job.finalized_at,
+        "reason": job.reason,
+        "error": last_line(job.error),
+    }
+
+
+_TIMES = ("started_at", "assigned_at", "expire_at", "lease_until", "heartbeat_at", "attempt_finished_at",
+    "last_retry_at", "cancel_requested_at", "delete_at")  # fmt: skip
+_OPTIONS = ("retry_delay", "retry_delay_max", "retry_backoff", "expire_in_seconds", "heartbeat_seconds",
+    "retention_seconds", "delete_after_seconds", "delete_failed_after_seconds")  # fmt: skip
+_MORE = ("seq", "position", "policy", "crashes", "incarnation", "progress", "progress_text", "note", "fingerprint",
+    "source_id", "source_queue", "source_key")  # fmt: skip
+
+
+def show(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Everything about a job, and why it is not running."""
+    job = services.get_job(options["id"], using=using)
+    document = brief(job) | {name: getattr(job, name) for name in (*_TIMES, *_OPTIONS, *_MORE)}
+    document |= {
+        "data": job.data if options["data"] else redacted(job.data),
+        "output": job.output if options["data"] else redacted(job.output),
+        "error": job.error,
+        "attempts": job.attempts,
+        "why": services.why(job, find_handler=find_handler(), using=using),
+    }
+    told = [(name.replace("_", " "), value) for name, value in document.items() if name not in ("attempts", "why")]
+    told = [(name, state_in_colour(str(value), style) if name == "state" else value) for name, value in told]
+    parts = [facts([("why", document["why"]), *told], style)]
+    if job.attempts:
+        head = ("attempt", "worker", "started", "ended", "outcome", "error")
+        lines = [[_cell(name, one.get(name)) for name in head] for one in job.attempts]
+        parts += ["", style.MIGRATE_HEADING("Attempts that did not succeed"), table(head, lines, style)]
+    return Answer(document, "\n".join(parts))
+
+
+def _cell(name: str, value: Any) -> object:
+    """A fact of an attempt; its times are stored as JSON has them."""
+    if name in ("started", "ended") and isinstance(value, str):
+        return parse_datetime(value) or value
+    return last_line(value) if isinstance(value, str) else value
+
+
+def why(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """One sentence."""
+    job = services.get_job(options["id"], using=using)
+    sentence = services.why(job, find_handler=find_handler(), using=using)
+    return Answer({"id": job.pk, "queue": job.queue_id, "state": job.state, "why": sentence}, sentence)
+
+
+# ----------------------------------------------------------------------------------------------------------- blocked
+
+
+def blocked(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Keys that wait for a person, the longest blocked first."""
+    keys: Any = BlockedKey.objects.using(using).all()
+    if options["queue"] is not None:
+        queue = check_exists(options["queue"], using)
+        if not queue.is_ordered:
+            raise NotOrdered(queue.name, queue.policy)
+        keys = keys.filter(queue=queue)
+    found = [_blocked(key) for key in keys.with_waiting().order_by("finalized_at", "seq")[: limit_of(options)]]
+    if not found:
+        return Answer({"blocked": []}, "No key is blocked.")
+    shown = ("key", "queue", "job", "since", "waiting", "oldest_waiting_at", "error")
+    lines = [[key[name] for name in shown] for key in found]
+    head = [name.replace("_", " ") for name in shown]
+    told = f"{plural(len(found), 'blocked key')}. Retry or skip: manage.py jobs retry ID, jobs skip ID --reason WHY."
+    return Answer({"blocked": found}, f"{table(head, lines, style)}\n\n{told}", Code.FOUND)
+
+
+def _blocked(key: Any) -> dict[str, Any]:
+    return {
+        "key": key.singleton_key,
+        "queue": key.queue_id,
+        "job": key.pk,
+        "state": key.state,
+        "reason": key.reason,
+        "error": last_line(key.error),
+        "since": key.blocked_since,
+        "waiting": key.waiting,
+        "oldest_waiting_at": key.oldest_waiting_at,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- stats
+
+
+def stats(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Jobs per queue and state, counted now."""
+    queues = Queue.objects.using(using).order_by("name")
+    jobs = Job.objects.using(using).all()
+    if options["queue"] is not None:
+        name = check_exists(options["queue"], using).name
+        queues, jobs = queues.filter(pk=name), jobs.in_queue(name)
+    counted = _counted(jobs)
+    found = [_of_queue(queue, counted.get(queue.name, {})) for queue in queues]
+    return Answer({"queues": found}, _stats_table(found, style))
+
+
+def _counted(jobs: Any) -> dict[str, dict[str, Any]]:
+    waiting = Q(state__in=sorted(ELIGIBLE))
+    grouped = (
+        jobs.order_by()
+        .values("queue_id", "state")
+        .annotate(number=Count("*"), oldest=Min("created_at", filter=waiting), now=StatementTimestamp())
+    )
+    counted: dict[str, dict[str, Any]] = {}
+    for row in grouped:
+        counted.setdefault(row["queue_id"], {})[row["state"]] = row
+    return counted
+
+
+def _of_queue(queue: Queue, by_state: dict[str, Any]) -> dict[str, Any]:
+    ages = [row["now"] - row["oldest"] for row in by_state.values() if row["oldest"] is not None]
+    states = {state.value: by_state.get(state, {}).get("number", 0) for state in JobState}
+    return {
+        "queue": queue.name,
+        "policy": queue.policy,
+        "paused_at": queue.paused_at,
+        "states": states,
+        "total": sum(states.values()),
+        "oldest_waiting_seconds": max(ages, default=None),
+    }
+
+
+def _stats_table(found: list[dict[str, Any]], style: Style) -> str:
+    used = [state.value for state in JobState if any(queue["states"][state] for queue in found)]
+    head = ["queue", "policy", *(state.replace("_", " ") for state in used), "total", "oldest waiting", "paused since"]
+    lines = [
+        [queue["queue"], queue["policy"], *(queue["states"][state] for state in used), queue["total"],
+         queue["oldest_waiting_seconds"], queue["paused_at"]]
+        for queue in found
+    ]  # fmt: skip
+    return table(head, lines, style)
+
+
+# ----------------------------------------------------------------------------------------------------------- workers
+
+
+def workers(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Who works: alive, stopping, silent or stopped, and how many jobs each holds."""
+    order = (F("stopped_at").desc(nulls_first=True), "name", "started_at")
+    seen = Worker.objects.using(using).annotate(now=StatementTimestamp()).order_by(*order)
+    if not options["all"]:
+        seen = seen.filter(Q(stopped_at=None) | Q(stopped_at__gt=StatementTimestamp() - timedelta(days=1)))
+    held = Job.objects.using(using).running().order_by().values_list("incarnation").annotate(n=Count("*"))
+    jobs = Counter(dict(held))
+    found = [_worker(worker, jobs[worker.pk]) for worker in seen[: limit_of(options)]]
+    if not found:
+        return Answer({"workers": []}, "No worker is or was there within a day. Start one: manage.py runjobs.")
+    head = {
+        "name": "name", "state": "state", "jobs": "jobs", "capacity": "capacity", "queues": "queues", "tags": "tags",
+        "host": "host", "pid": "pid", "started_at": "started", "silent_seconds": "silent for",
+        "exit_text": "how it ended",
+    }  # fmt: skip
+    lines = [[str(worker["pid"] or "") if key == "pid" else worker[key] for key in head] for worker in found]
+    return Answer({"workers": found}, table(list(head.values()), lines, style))
+
+
+def _worker(worker: Any, jobs: int) -> dict[str, Any]:
+    silent = worker.now - worker.heartbeat_at
+    return {
+        "id": worker.pk,
+        "name": worker.name,
+        "state": _state_of(worker, silent),
+        "jobs": jobs,
+        "capacity": worker.capacity,
+        "queues": list(worker.queues) or ["all"],
+        "tags": list(worker.tags),
+        "host": worker.host,
+        "pid": worker.pid,
+        "version": worker.version,
+        "started_at": worker.started_at,
+        "heartbeat_at": worker.heartbeat_at,
+        "silent_seconds": None if worker.stopped_at else max(silent, timedelta(0)),
+        "stopping_at": worker.stopping_at,
+        "stopped_at": worker.stopped_at,
+        "exit_text": worker.exit_text,
+    }
+
+
+def _state_of(worker: Worker, silent: timedelta) -> str:
+    if worker.stopped_at is not None:
+        return "stopped"
+    if silent > timedelta(seconds=get_settings().WORKER_LOST_SECONDS):
+        return "silent"
+    return "stopping" if worker.stopping_at is not None else "alive"

@@ -1,0 +1,81 @@
+"""Mending what the doctor found, where that needs no judgement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from django.db import DatabaseError, OperationalError, transaction
+from psycopg import errors
+
+from ..conf import get_settings
+from ..exceptions import InvalidOption
+from ..services import check_lanes
+from ..services.transactions import database, execute
+from .findings import Finding, in_autocommit
+
+TRIES = 20
+ALONE = (
+    "VACUUM",
+    "CREATE INDEX CONCURRENTLY",
+    "CREATE UNIQUE INDEX CONCURRENTLY",
+    "DROP INDEX CONCURRENTLY",
+    "REINDEX",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What became of one finding."""
+
+    code: str
+    title: str
+    done: bool
+    text: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def repair(findings: Iterable[Finding]) -> list[Repair]:
+    """Mend what can be mended, one after another; a failure stops only that one.
+
+    Raises ``InvalidOption`` inside ``atomic()``: an index is built without stopping anybody only outside.
+    """
+    mendable = [finding for finding in findings if finding.is_repairable]
+    for finding in mendable:
+        if not in_autocommit(database(finding.database or None)):
+            raise InvalidOption("findings", "repair() cannot be called inside atomic()")
+    return [_repaired(finding) for finding in mendable]
+
+
+def _repaired(finding: Finding) -> Repair:
+    using = database(finding.database or None)
+    try:
+        for statement in finding.sql:
+            _run(using, statement)
+        if finding.repairs_lanes:
+            check_lanes(using=using)
+    except DatabaseError as error:
+        return Repair(finding.code, finding.title, False, " ".join(str(error).split()))
+    return Repair(finding.code, finding.title, True, "; ".join(finding.sql) or "released")
+
+
+def _run(using: str, statement: str) -> None:
+    """What builds without stopping anybody takes its time; what stops everybody waits only a moment, and then again."""
+    if statement.startswith(ALONE):
+        execute(using, statement)
+        return
+    limit = get_settings().LOCK_TIMEOUT_MS
+    for tries_left in reversed(range(TRIES)):
+        try:
+            with transaction.atomic(using=using):
+                execute(using, "SELECT set_config('lock_timeout', %s, true)", [f"{min(limit, 500)}ms"])
+                execute(using, statement)
+            return
+        except OperationalError as error:
+            if not tries_left or not isinstance(error.__cause__, errors.LockNotAvailable):
+                raise
+        time.sleep(limit / 1000 / TRIES)

@@ -1,0 +1,200 @@
+"""The upkeep: maintenance, finished jobs nobody removes, lanes, schedules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import Q
+
+from .. import handlers
+from ..conf import get_settings
+from ..expressions import StatementTimestamp
+from ..models import Maintenance, Queue, Schedule, Worker
+from ..partitions import DEFAULT, leaf_of
+from ..services import statements
+from ..services.lanes import Lane
+from ..services.recover import _stranded
+from ..services.sweeps import Bounds
+from ..services.transactions import rows
+from .findings import Finding, Level, Limits, ago, counted
+from .work import CAP, MAINTAIN
+
+LOOK_SECONDS = 2
+
+# ----------------------------------------------------------------------------------------------------- maintenance
+
+
+def maintenance(using: str, limits: Limits) -> Iterator[Finding]:
+    """Whether the pass that workers do between jobs was done lately, and how it went."""
+    last: Any = Maintenance.objects.using(using).annotate(now=StatementTimestamp()).first()
+    late = max(limits.overdue_seconds, 5 * get_settings().MONITOR_SECONDS)
+    now = StatementTimestamp()
+    lost = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
+    workers = Worker.objects.using(using).filter(
+        stopped_at=None, heartbeat_at__gt=now - lost, started_at__lt=now - timedelta(seconds=late)
+    )
+    age = (last.now - last.began_at).total_seconds() if last is not None and last.began_at else None
+    if (age is None or age > late) and workers.exists():
+        when = "never" if age is None else f"{ago(age)} ago"
+        yield Finding(
+            "maintenance_late",
+            Level.WARNING,
+            "Workers are alive, and nobody maintains the queues",
+            f"The last pass was {when}. Overdue jobs do not end, and old ones are not deleted.",
+            MAINTAIN,
+            {"seconds": age},
+            using,
+        )
+    for step in last.report.get("steps", ()) if last is not None else ():
+        if step.get("error"):
+            yield Finding(
+                "maintenance_failed",
+                Level.WARNING,
+                f"The step {step['name']!r} of the last maintenance failed",
+                str(step["error"]),
+                f"{MAINTAIN}, and see what it says; the log of django_jobqueue has the traceback.",
+                {"step": step["name"], "error": step["error"]},
+                using,
+            )
+
+
+# --------------------------------------------------------------------------------------------------- finished jobs
+
+FINISHED = f"""
+SELECT q.name, count(*), extract(epoch FROM {statements.NOW} - min(d.delete_at))::float8
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT delete_at FROM jobqueue_job
+    WHERE queue_id = q.name AND delete_at < {statements.NOW} - %s * interval '1 second'
+    ORDER BY delete_at LIMIT %s) d
+GROUP BY 1 ORDER BY 1
+"""
+
+
+def finished_jobs(using: str, limits: Limits) -> Iterator[Finding]:
+    """What should be gone for long: nobody archives, or nobody cleans up."""
+    archive = get_settings().ARCHIVE
+    for queue, number, age in rows(using, FINISHED, [limits.uncleaned_seconds, CAP]):
+        facts = {"queue": queue, "jobs": number, "seconds": age}
+        if archive:
+            yield Finding(
+                "not_archived",
+                Level.WARNING,
+                f"Waiting for the archive: {counted(number, 'finished job', most=CAP)} of {queue!r}",
+                f"JOBQUEUE['ARCHIVE'] is on, so cleanup leaves them alone; the first should be gone for {ago(age)}.",
+                "Run the archive, or set JOBQUEUE['ARCHIVE'] = False.",
+                facts,
+                using,
+            )
+        else:
+            yield Finding(
+                "not_cleaned_up",
+                Level.WARNING,
+                f"Not cleaned up: {counted(number, 'finished job', most=CAP)} of {queue!r}",
+                f"The first should be gone for {ago(age)}: no worker runs maintenance, or it does not keep up.",
+                MAINTAIN,
+                facts,
+                using,
+            )
+
+
+def kept_forever(using: str, limits: Limits) -> Iterator[Finding]:
+    """Queues that delete nothing, by the estimate that the server keeps of their part of the table."""
+    sizes = dict(
+        rows(
+            using,
+            "SELECT c.relname, c.reltuples::bigint FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid "
+            "WHERE h.inhparent = 'jobqueue_job'::regclass",
+        )
+    )
+    keeping = Queue.objects.using(using).filter(Q(delete_after_seconds=0)).order_by("name")
+    for name, partition in keeping.values_list("name", "partition"):
+        leaf = leaf_of(name, partition)
+        size = max(sizes.get(leaf, 0), 0)
+        if size >= limits.kept_rows:
+            shared = ", shared with other queues" if leaf == DEFAULT else ""
+            yield Finding(
+                "kept_forever",
+                Level.NOTICE,
+                f"{name!r} never deletes finished jobs",
+                f"delete_after_seconds is 0, and its part of the table has about {size:,} rows{shared}.",
+                f"update_queue({name!r}, delete_after_seconds=…) for new jobs; manage.py jobs purge {name} "
+                "--state completed for the old ones",
+                {"queue": name, "rows": size, "table": leaf},
+                using,
+            )
+
+
+# ------------------------------------------------------------------------------------------------ lanes and schedules
+
+
+def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
+    """Lanes in which a job waits for nobody. Looked at twice, because a large purge releases only after its commit."""
+    first, is_complete = _stranded_now(using)
+    stranded = sorted(first & _stranded_now(using)[0]) if first else []
+    if not is_complete:
+        yield Finding(
+            "not_looked",
+            Level.NOTICE,
+            "There are too many lanes to look at all of them",
+            f"They were looked at for {LOOK_SECONDS} s. Maintenance goes through all of them, some in each pass.",
+            MAINTAIN,
+            {"look": "stranded_lanes"},
+            using,
+        )
+    if stranded:
+        keys = [f"{lane.queue} {lane.key!r}" for lane in stranded[: limits.listed]]
+        yield Finding(
+            "stranded_lanes",
+            Level.ERROR,
+            f"A job waits for nobody in {counted(len(stranded), 'lane')}",
+            f"{'; '.join(keys)}. That must not happen: please report it. Maintenance lets them go too.",
+            "manage.py jobs doctor --fix",
+            {"lanes": [{"queue": lane.queue, "key": lane.key} for lane in stranded[:CAP]]},
+            using,
+            repairs_lanes=True,
+        )
+
+
+def _stranded_now(using: str) -> tuple[set[Lane], bool]:
+    """The lanes, and whether there was time for all."""
+    bounds = Bounds(until=time.monotonic() + LOOK_SECONDS)
+    return set(_stranded(using, bounds)), not bounds.unfinished
+
+
+def schedules(using: str, limits: Limits) -> Iterator[Finding]:
+    enabled: Any = Schedule.objects.using(using).enabled().annotate(now=StatementTimestamp()).order_by("name")
+    for schedule in enabled[:CAP]:
+        problem = schedule.problem or _without_handler(schedule)
+        late = (schedule.now - schedule.next_at).total_seconds() if schedule.next_at else 0.0
+        if problem:
+            yield Finding(
+                "schedule_broken",
+                Level.ERROR,
+                f"The schedule {schedule.name!r} cannot send jobs, or nobody can do them",
+                problem,
+                "Correct it in the admin or in JOBQUEUE['SCHEDULES'], or disable it.",
+                {"schedule": schedule.name, "problem": problem},
+                using,
+            )
+        elif late > limits.overdue_seconds:
+            yield Finding(
+                "schedule_late",
+                Level.WARNING,
+                f"The schedule {schedule.name!r} is late by {ago(late)}",
+                "Nobody looks for due schedules: no worker is alive, or all run with --no-schedules.",
+                "manage.py runjobs",
+                {"schedule": schedule.name, "seconds": late},
+                using,
+            )
+
+
+def _without_handler(schedule: Schedule) -> str:
+    if schedule.handler and handlers.find(schedule.queue_id, schedule.handler) is None:
+        return handlers.missing_text(schedule.queue_id, schedule.handler)
+    return ""
+
+
+LOOKS = (maintenance, finished_jobs, kept_forever, stranded_lanes, schedules)

@@ -1,0 +1,189 @@
+"""The work: handlers, workers, blocked keys, jobs that run too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import Count
+
+from .. import handlers
+from ..conf import get_settings
+from ..expressions import StatementTimestamp
+from ..models import Job, Worker
+from ..policies import ORDERED
+from ..services import statements
+from ..services.transactions import rows
+from ..states import DEAD, Hold, JobState
+from .findings import Finding, Level, Limits, ago, counted
+
+MAINTAIN = "manage.py jobs maintain --once"
+CAP = 1_000  # nobody needs to know more exactly
+
+# The first waiting jobs of each queue, in the order of the index that a fetch reads, and the first delayed ones.
+HANDLERS = f"""
+SELECT q.name, w.name, count(*) FROM jobqueue_queue q CROSS JOIN LATERAL (
+    (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND {statements.IS_FETCHABLE}
+    ORDER BY priority DESC, position LIMIT %(n)s)
+    UNION ALL
+    (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND hold = '{Hold.UNTIL}' ORDER BY start_after LIMIT %(n)s)
+) w GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
+
+def waiting_without_handler(using: str, limits: Limits) -> Iterator[Finding]:
+    try:
+        handlers.autodiscover()
+    except Exception as error:  # whatever a project's modules raise
+        yield Finding(
+            "handlers_broken",
+            Level.ERROR,
+            "The handlers of this project cannot be imported",
+            f"{type(error).__name__}: {error}",
+            "Mend the module that the error names; no worker of this code can start.",
+            {"error": f"{type(error).__name__}: {error}"},
+            using,
+        )
+        return
+    for queue, name, number in rows(using, HANDLERS, {"n": limits.sample}):
+        if handlers.find(queue, name) is None:
+            yield _no_handler(using, queue, name, number, limits)
+
+
+def _no_handler(using: str, queue: str, name: str, number: int, limits: Limits) -> Finding:
+    by_hand = not name and not any(handler.queue == queue for handler in handlers.all_handlers())
+    return Finding(
+        "no_handler",
+        Level.NOTICE if by_hand else Level.WARNING,
+        f"No handler in this code for {counted(number, 'waiting job', most=limits.sample)} of {queue!r}",
+        handlers.missing_text(queue, name)
+        + (
+            " That is fine if a loop of your own fetches them."
+            if by_hand
+            else " A worker that runs this code will fail them."
+        ),
+        f"Deploy the handler, or add aliases=[{name!r}] to the one that does its work now; or "
+        f"manage.py jobs cancel --queue {queue} --handler {name}"
+        if name
+        else f"Declare one with @job(queue={queue!r}), or mark one of several default=True.",
+        {"queue": queue, "handler": name, "waiting": number},
+        using,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- workers
+
+
+def silent_workers(using: str, limits: Limits) -> Iterator[Finding]:
+    """Workers that say nothing and never said that they stop, and what they hold."""
+    lost = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
+    silent = Worker.objects.using(using).annotate(now=StatementTimestamp()).filter(stopped_at=None)
+    silent = silent.filter(heartbeat_at__lte=StatementTimestamp() - lost).order_by("heartbeat_at")
+    found: list[Any] = list(silent[: limits.listed])
+    held = dict(
+        Job.objects.using(using)
+        .running()
+        .filter(incarnation__in=[worker.pk for worker in found])
+        .order_by()
+        .values_list("incarnation")
+        .annotate(number=Count("*"))
+    )
+    for worker in found:
+        jobs, age = held.get(worker.pk, 0), (worker.now - worker.heartbeat_at).total_seconds()
+        yield Finding(
+            "worker_silent",
+            Level.ERROR if jobs else Level.WARNING,
+            f"The worker {worker.name!r} is silent for {ago(age)}",
+            f"On {worker.host or 'an unknown host'}, pid {worker.pid or 'unknown'}; it holds {counted(jobs, 'job')}. "
+            "It was killed, or cannot reach the database, and no live worker has recovered its jobs.",
+            MAINTAIN,
+            {"worker": worker.name, "id": str(worker.pk), "host": worker.host, "pid": worker.pid, "seconds": age,
+             "jobs": jobs},
+            using,
+        )  # fmt: skip
+
+
+WAITING = f"""
+SELECT q.name, q.paused_at IS NOT NULL, extract(epoch FROM {statements.NOW} - w.created_at)::float8
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT created_at FROM jobqueue_job WHERE queue_id = q.name AND {statements.IS_FETCHABLE}
+    ORDER BY priority DESC, position LIMIT 1) w ORDER BY 1
+"""
+
+
+def waiting_without_worker(using: str, limits: Limits) -> Iterator[Finding]:
+    lost = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
+    live = Worker.objects.using(using).filter(stopped_at=None, heartbeat_at__gt=StatementTimestamp() - lost)
+    taken = [set(queues) for queues in live.values_list("queues", flat=True)]
+    for queue, is_paused, age in rows(using, WAITING):
+        if is_paused:
+            yield _paused(using, queue, age)
+        elif not any(not queues or queue in queues for queues in taken):
+            yield Finding(
+                "no_worker",
+                Level.ERROR,
+                f"Nobody works on {queue!r}",
+                f"Its next job was sent {ago(age)} ago, and no live worker takes this queue.",
+                f"manage.py runjobs --queue {queue}",
+                {"queue": queue, "seconds": age},
+                using,
+            )
+
+
+def _paused(using: str, queue: str, age: float) -> Finding:
+    return Finding(
+        "queue_paused",
+        Level.NOTICE,
+        f"{queue!r} is paused while jobs wait",
+        f"Its next job was sent {ago(age)} ago.",
+        f"manage.py jobs resume {queue}",
+        {"queue": queue, "seconds": age},
+        using,
+    )
+
+
+# ----------------------------------------------------------------------------------------------- blocked and overdue
+
+BLOCKED = f"""
+SELECT q.name, count(*), extract(epoch FROM {statements.NOW} - min(b.finalized_at))::float8
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {statements.listed(DEAD)}
+    ORDER BY finalized_at LIMIT %s) b
+WHERE q.policy = '{ORDERED}' GROUP BY 1 ORDER BY 1
+"""
+OVERDUE = f"""
+SELECT queue_id, count(*), max(age)::float8 FROM (
+    SELECT queue_id, extract(epoch FROM {statements.NOW} - expire_at) AS age FROM jobqueue_job
+    WHERE state = '{JobState.ACTIVE}' AND expire_at < {statements.NOW} - %s * interval '1 second' LIMIT %s) o
+GROUP BY 1 ORDER BY 1
+"""
+
+
+def blocked_keys(using: str, limits: Limits) -> Iterator[Finding]:
+    for queue, number, age in rows(using, BLOCKED, [CAP]):
+        yield Finding(
+            "blocked_keys",
+            Level.WARNING,
+            f"{counted(number, 'blocked key', most=CAP)} in {queue!r}, the longest for {ago(age)}",
+            "A job of each failed for good, and all behind it wait until somebody retries or skips it.",
+            f"manage.py jobs blocked {queue}",
+            {"queue": queue, "keys": number, "seconds": age},
+            using,
+        )
+
+
+def overdue_jobs(using: str, limits: Limits) -> Iterator[Finding]:
+    for queue, number, age in rows(using, OVERDUE, [limits.overdue_seconds, CAP]):
+        yield Finding(
+            "overdue_jobs",
+            Level.ERROR,
+            f"Running longer than allowed, by up to {ago(age)}: {counted(number, 'job', most=CAP)} of {queue!r}",
+            "Nobody ends them: no worker that runs maintenance is alive.",
+            MAINTAIN,
+            {"queue": queue, "jobs": number, "seconds": age},
+            using,
+        )
+
+
+LOOKS = (waiting_without_handler, silent_workers, waiting_without_worker, blocked_keys, overdue_jobs)

@@ -1,0 +1,191 @@
+"""What can go wrong, each with its facts, a stable code and a hint what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, ClassVar
+from uuid import UUID
+
+
+class JobQueueError(Exception):
+    """The base of every error that django_jobqueue raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        self.message = message
+        self.hint = hint or self.hint
+        super().__init__(f"{message} {self.hint}".strip())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it is, facts and all: a process may report to another, and the constructors take facts, not the text."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[JobQueueError], args: tuple[Any, ...], facts: dict[str, Any]) -> JobQueueError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class QueueNotFound(JobQueueError):
+    """A queue of that name does not exist."""
+
+    code = "queue_not_found"
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        close = get_close_matches(name, list(known), n=1) if len(name) <= 200 else []
+        guess = f" Did you mean {close[0]!r}?" if close else ""
+        shown = name if len(name) <= 100 else f"{name[:100]}…"
+        super().__init__(
+            f"There is no queue named {shown!r}.{guess}",
+            hint="Declare it in JOBQUEUE['QUEUES'] and migrate, or call create_queue().",
+        )
+
+
+class JobNotFound(JobQueueError):
+    """No job has that id."""
+
+    code = "job_not_found"
+    hint = "It may have been deleted, or belong to another queue or database."
+
+    def __init__(self, job_ids: UUID | Sequence[UUID]) -> None:
+        self.job_ids = [job_ids] if isinstance(job_ids, UUID) else list(job_ids)
+        shown = ", ".join(str(job_id) for job_id in self.job_ids[:10])
+        more = f" and {len(self.job_ids) - 10} more" if len(self.job_ids) > 10 else ""
+        super().__init__(f"There is no job {shown}{more}.")
+
+
+class ScheduleNotFound(JobQueueError):
+    """A schedule of that name does not exist."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        close = get_close_matches(name, list(known), n=1) if len(name) <= 200 else []
+        guess = f" Did you mean {close[0]!r}?" if close else ""
+        super().__init__(
+            f"There is no schedule named {name[:100]!r}.{guess}",
+            hint="Declare it in JOBQUEUE['SCHEDULES'] and migrate, or call create_schedule().",
+        )
+
+
+class DuplicateJob(JobQueueError):
+    """A job with that id, or in that slot of its queue's policy, exists already."""
+
+    code = "duplicate_job"
+    hint = "Pass on_duplicate='return' to get the existing job, or 'ignore' to go on without."
+
+    def __init__(self, queue: str, items: Sequence[str]) -> None:
+        self.queue, self.items = queue, list(items)
+        super().__init__(f"Nothing was sent to {queue!r}: {'; '.join(self.items)}.")
+
+
+class InvalidTransition(JobQueueError):
+    """A verb was called on a job whose state does not allow it."""
+
+    code = "invalid_transition"
+
+    def __init__(self, *, job_id: UUID, state: str, wanted: str, allowed: Iterable[str] = ()) -> None:
+        self.job_id, self.state, self.wanted = job_id, state, wanted
+        self.allowed = sorted(allowed)
+        super().__init__(
+            f"Job {job_id} is {state} and cannot become {wanted}.",
+            hint=f"That is possible only while it is {' or '.join(self.allowed)}." if self.allowed else "",
+        )
+
+
+class KeyRequired(JobQueueError):
+    """A job for an ordered queue came without a key."""
+
+    code = "key_required"
+
+    def __init__(self, queue: str, places: Sequence[int] = ()) -> None:
+        self.queue, self.places = queue, list(places)
+        where = f" (items {', '.join(map(str, self.places[:20]))})" if self.places else ""
+        super().__init__(
+            f"FIFO queues require a singleton_key; {queue!r} is one{where}.",
+            hint="Pass singleton_key=…: jobs of one key run one after another.",
+        )
+
+
+class NotOrdered(JobQueueError):
+    """Only ordered queues have blocked keys."""
+
+    code = "not_ordered"
+
+    def __init__(self, queue: str, policy: str) -> None:
+        self.queue, self.policy = queue, policy
+        super().__init__(
+            f"Queue {queue!r} has the policy {policy!r}.",
+            hint="Blocked keys exist only on queues with the policy 'key_strict_fifo'.",
+        )
+
+
+class ImmutableOption(JobQueueError):
+    """A queue's policy and partition cannot be changed once it exists."""
+
+    code = "immutable_option"
+
+    def __init__(self, queue: str, option: str, old: Any, new: Any) -> None:
+        self.queue, self.option, self.old, self.new = queue, option, old, new
+        super().__init__(
+            f"Queue {queue!r} has {option}={old!r}, which cannot be changed to {new!r}.",
+            hint="Create a queue with another name and move the senders to it.",
+        )
+
+
+class InvalidOption(JobQueueError):
+    """An argument has a value that makes no sense."""
+
+    code = "invalid_option"
+
+    def __init__(self, option: str, problem: str, *, hint: str = "") -> None:
+        self.option, self.problem = option, problem
+        super().__init__(f"{option}: {problem}.", hint=hint)
+
+
+class InvalidData(JobQueueError):
+    """Data that cannot be stored as JSON."""
+
+    code = "invalid_data"
+
+    def __init__(self, path: str, problem: str, *, hint: str = "") -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"{path}: {problem}.", hint=hint)
+
+
+class ClaimLost(JobQueueError):
+    """A worker tried to finish a job it no longer holds."""
+
+    code = "claim_lost"
+    hint = "Its result was not stored; whoever holds the job now will finish it."
+
+    def __init__(self, *, job_id: UUID, attempt: int, now: int | None = None) -> None:
+        self.job_id, self.attempt, self.now = job_id, attempt, now
+        holder = f" It is now claim {now}." if now not in (None, attempt) else ""
+        super().__init__(f"Job {job_id} is no longer held by attempt {attempt}.{holder}")
+
+
+class UnsafeIsolation(JobQueueError):
+    """A claim inside a transaction whose snapshot is too old to be trusted."""
+
+    code = "unsafe_isolation"
+
+    def __init__(self, level: str) -> None:
+        self.level = level
+        super().__init__(
+            f"fetch() was called inside a transaction with isolation level {level.upper()}.",
+            hint="Call it outside atomic(), or in a READ COMMITTED transaction.",
+        )
+
+
+class StreamClosed(JobQueueError):
+    """The stream has ended."""
+
+    code = "stream_closed"

@@ -1,0 +1,19 @@
+"""Which failures are the same failure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_CHANGING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+", re.IGNORECASE)
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line \d+, in (?P<where>.+)$', re.MULTILINE)
+
+
+def fingerprint(error: str) -> str:
+    """The same for two errors that differ only in numbers and ids; frames of a traceback count by name."""
+    if not error:
+        return ""
+    frames = [f"{match['file']}:{match['where']}" for match in _FRAME.finditer(error)]
+    last = error.rstrip().rsplit("\n", 1)[-1]
+    essence = "\n".join([*frames[-3:], _CHANGING.sub("#", last)[:500]])
+    return hashlib.sha1(essence.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:16]

@@ -1,0 +1,399 @@
+"""Which function does a job's work: ``@job``, and the registry it fills."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import autodiscover_modules
+
+from .conf import get_settings
+from .encoding import check_queue_name
+from .exceptions import InvalidOption
+from .options import JOB_OPTIONS, YEAR
+
+if TYPE_CHECKING:
+    from .models import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger("django_jobqueue")
+
+# What a handler may raise to decide for itself how its attempt ends ------------------------------------------------
+
+
+class RetryLater(Exception):
+    """End this attempt as failed, and try again after ``delay`` seconds or at a moment, whatever the queue's delay."""
+
+    def __init__(
+        self, message: str = "", *, delay: float | timedelta | None = None, at: datetime | None = None
+    ) -> None:
+        self.delay, self.at = delay, at
+        super().__init__(message or "the handler asked for another attempt")
+
+
+class FailForGood(Exception):
+    """Fail now, whatever retries are left: trying again would not help."""
+
+
+class CancelJob(Exception):
+    """End the job as stopped: its work is no longer wanted."""
+
+
+class Snooze(Exception):
+    """Give the job back uncharged, to be started again after ``delay`` seconds."""
+
+    def __init__(self, delay: float | timedelta, message: str = "") -> None:
+        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        super().__init__(message or f"snoozed for {self.delay:g} seconds")
+
+
+class JobExpired(BaseException):
+    """Raised inside a handler that has used up its time. Not an ``Exception``, so that few handlers catch it."""
+
+
+class JobContext:
+    """What a handler with ``takes_context=True`` gets as its first argument."""
+
+    def __init__(self, job: Job, *, deadline: datetime | None = None) -> None:
+        self.job = job
+        self.attempt = job.attempt
+        self.deadline = deadline or job.expire_at
+        self.cancelled = False  # whether somebody asked to stop
+        self.logger = logging.LoggerAdapter(
+            logging.getLogger("django_jobqueue.handlers"),
+            {"job": str(job.pk), "queue": job.queue_id, "key": job.singleton_key, "attempt": job.attempt},
+        )
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the work has come, from 0 to 1; written about once a second, outside any transaction."""
+        if not 0 <= fraction <= 1:
+            raise InvalidOption("fraction", f"expected a number from 0 to 1, got {fraction!r}")
+        self._report(float(fraction), str(text))
+
+    def touch(self) -> None:
+        """A sign of life, for a job whose heartbeat the worker does not send itself."""
+        self._touch()
+
+    def _report(self, fraction: float, text: str) -> None:
+        """Replaced by the worker."""
+
+    def _touch(self) -> None:
+        """Replaced by the worker."""
+
+
+Rule = bool | float
+_KEYS = ("singleton_key", "group_key")
+
+
+class Handler(Generic[P, R]):
+    """A function that does the work of jobs. Calling it just calls the function; ``send`` stores a job for it."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        queue: str,
+        name: str,
+        aliases: Iterable[str] = (),
+        takes_context: bool = False,
+        atomic: bool = False,
+        unpack: bool = True,
+        default: bool = False,
+        retries: Mapping[type[BaseException], Rule] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.function, self.queue, self.name, self.aliases = function, queue, name, tuple(aliases)
+        self.takes_context, self.atomic, self.unpack, self.default = takes_context, atomic, unpack, default
+        self.retries = dict(retries or {})
+        self.options = dict(options or {})
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._signature = _signature(function, self)
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, self.function(*args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<handler {self.name} of queue {self.queue}>"
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+        """Store a job for this handler, in the caller's transaction; like :func:`django_jobqueue.services.send`."""
+        return Sender(self, {}).send(*args, **kwargs)
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+        return await Sender(self, {}).asend(*args, **kwargs)
+
+    def using(self, **options: Any) -> Sender[P]:
+        """The same with other options of ``send``: ``remind.using(delay=60, priority=5).send(user_id=1)``."""
+        return Sender(self, options)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The data that calls the handler with these arguments; ``TypeError`` if it does not take them."""
+        if not self.unpack:
+            if kwargs or len(args) > 1:
+                raise TypeError(f"{self.name}() takes its data as one argument")
+            return args[0] if args else None
+        bound = self._signature.bind(*args, **kwargs)
+        data = dict(bound.arguments)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                data.update(data.pop(parameter.name, {}))
+        return data or None
+
+    def call(self, job: Job, context: JobContext | None) -> Any:
+        """Call the function as the job says; a coroutine if it is asynchronous."""
+        data = job.data
+        first = (context,) if self.takes_context else ()
+        if not self.unpack:
+            return self.function(*first, data)
+        if type(data) is dict:
+            return self.function(*first, **data)
+        return self.function(*first) if data is None else self.function(*first, data)
+
+    def rule_for(self, error: BaseException) -> Rule:
+        """What the retry rules say: retry as the job says, after so many seconds, or (``False``) never."""
+        for kind in type(error).__mro__:
+            if kind in self.retries:
+                return self.retries[kind]
+        return True
+
+
+class Sender(Generic[P]):
+    """A handler with other options for its sends."""
+
+    def __init__(self, handler: Handler[P, Any], options: Mapping[str, Any]) -> None:
+        self.handler, self.options = handler, options
+
+    def using(self, **options: Any) -> Sender[P]:
+        return Sender(self.handler, {**self.options, **options})
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+        from .services import send
+
+        queue, data, options = self._prepared(args, kwargs)
+        return send(queue, data, **options)
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+        from .services import asend
+
+        queue, data, options = self._prepared(args, kwargs)
+        return await asend(queue, data, **options)
+
+    def item(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """What ``send_many`` takes for one job of this handler."""
+        _, data, options = self._prepared(args, kwargs)
+        return {"data": data, **options}
+
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
+        data = self.handler.bind(args, kwargs)
+        options = {**self.handler.options, **self.options}
+        for name in _KEYS:
+            if callable(options.get(name)):
+                options[name] = options[name](*args, **kwargs)
+        options.setdefault("name", self.handler.name)
+        return options.pop("queue", self.handler.queue), data, options
+
+
+def _signature(function: Callable[..., Any], handler: Handler[Any, Any]) -> inspect.Signature:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ImproperlyConfigured(
+            f"{handler.name}() is a generator: nobody would take what it yields, so nothing runs."
+        )
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if handler.takes_context:
+        if not parameters:
+            raise ImproperlyConfigured(f"{handler.name}() takes the context as its first argument, but has none.")
+        parameters = parameters[1:]
+    for one in parameters if handler.unpack else ():
+        if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL):
+            raise ImproperlyConfigured(
+                f"{handler.name}(): jobs call their handler by the names of its arguments, so {one} cannot be given. "
+                "Name it, or take the data as one argument with @job(unpack=False)."
+            )
+    return signature.replace(parameters=parameters)
+
+
+# The registry -------------------------------------------------------------------------------------------------------
+
+_handlers: dict[str, Handler[Any, Any]] = {}  # by name and alias
+
+
+def register(handler: Handler[Any, Any]) -> None:
+    for name in (handler.name, *handler.aliases):
+        other = _handlers.get(name)
+        if other is not None and _place(other) != _place(handler):
+            raise ImproperlyConfigured(
+                f"Two handlers are named {name!r}: {_place(other)} and {_place(handler)}. Give one another name."
+            )
+        _handlers[name] = handler
+
+
+def unregister(handler: Handler[Any, Any]) -> None:
+    """For tests that declare handlers."""
+    for name in [name for name, one in _handlers.items() if one is handler]:
+        del _handlers[name]
+
+
+def _place(handler: Handler[Any, Any]) -> str:
+    function = handler.function
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
+
+
+def all_handlers() -> list[Handler[Any, Any]]:
+    return list(dict.fromkeys(_handlers.values()))
+
+
+def autodiscover() -> list[Handler[Any, Any]]:
+    """Import the modules of installed apps in which handlers are declared, and return all of them."""
+    autodiscover_modules(*get_settings().HANDLER_MODULES)
+    return all_handlers()
+
+
+def find(queue: str, name: str) -> Handler[Any, Any] | None:
+    """The handler of a job: by its name, or, for a job without one, the queue's only or default handler."""
+    if name:
+        return _handlers.get(name)
+    candidates = [handler for handler in all_handlers() if handler.queue == queue]
+    chosen = [handler for handler in candidates if handler.default] or candidates
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def missing_text(queue: str, name: str) -> str:
+    """What to tell of a job whose handler is not there."""
+    if not name:
+        there = [handler.name for handler in all_handlers() if handler.queue == queue]
+        if there:
+            return (
+                f"The job names no handler, and queue {queue!r} has several: {', '.join(there)}; mark one default=True."
+            )
+        return f"The job names no handler, and queue {queue!r} has none."
+    close = get_close_matches(name, _handlers, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"There is no handler named {name!r}.{hint}"
+
+
+@overload
+def job(
+    *,
+    queue: str,
+    takes_context: Literal[True],
+    name: str | None = None,
+    aliases: Iterable[str] = (),
+    atomic: bool = False,
+    unpack: bool = True,
+    default: bool = False,
+    retries: Mapping[type[BaseException], Rule] | None = None,
+    **options: Any,
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], Handler[P, R]]: ...
+
+
+@overload
+def job(
+    *,
+    queue: str,
+    takes_context: Literal[False] = False,
+    name: str | None = None,
+    aliases: Iterable[str] = (),
+    atomic: bool = False,
+    unpack: bool = True,
+    default: bool = False,
+    retries: Mapping[type[BaseException], Rule] | None = None,
+    **options: Any,
+) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
+
+
+def job(
+    *,
+    queue: str,
+    takes_context: bool = False,
+    name: str | None = None,
+    aliases: Iterable[str] = (),
+    atomic: bool = False,
+    unpack: bool = True,
+    default: bool = False,
+    retries: Mapping[type[BaseException], Rule] | None = None,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function the handler of jobs in ``queue``.
+
+    Jobs find it by ``name``, which is its dotted path unless given, or one of its ``aliases`` (its former names). The
+    other ``options`` are defaults of its sends: what :func:`django_jobqueue.services.send` takes; keys may be functions
+    of the arguments. With ``atomic`` it runs in one transaction together with its completion. ``retries`` maps
+    exception classes to ``False`` (never retry), or to the seconds until the next attempt. Raises
+    ``ImproperlyConfigured`` for what no job could ever call.
+    """
+    _check_options(options)
+    _check_declaration(queue, aliases, retries)
+
+    def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
+        handler: Handler[..., Any] = Handler(
+            function,
+            queue=queue,
+            name=_checked_name(name or _dotted_path(function)),
+            aliases=aliases,
+            takes_context=takes_context,
+            atomic=atomic,
+            unpack=unpack,
+            default=default,
+            retries=retries,
+            options=options,
+        )
+        if atomic and handler.is_async:
+            raise ImproperlyConfigured(
+                f"{handler.name}(): Django has no asynchronous transactions, so atomic=True needs a plain function."
+            )
+        register(handler)
+        return handler
+
+    return decorate
+
+
+def _check_declaration(queue: object, aliases: Any, retries: Mapping[Any, Any] | None) -> None:
+    try:
+        check_queue_name(queue)
+    except InvalidOption as error:
+        raise ImproperlyConfigured(f"@job(): {error}") from error
+    if isinstance(aliases, str) or not all(isinstance(alias, str) and alias for alias in aliases):
+        raise ImproperlyConfigured("@job(): aliases must be a list of names.")
+    for kind, rule in (retries or {}).items():
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ImproperlyConfigured(f"@job(): retries: {kind!r} is not an exception class.")
+        if not isinstance(rule, int | float) or not 0 <= rule <= 100 * YEAR:
+            raise ImproperlyConfigured(f"@job(): retries: {kind.__name__} needs False, True or seconds, not {rule!r}.")
+
+
+def _dotted_path(function: Callable[..., Any]) -> str:
+    try:
+        return f"{function.__module__}.{function.__qualname__}"
+    except AttributeError:
+        raise ImproperlyConfigured(f"@job(): {function!r} has no name of its own: give one with name=.") from None
+
+
+def _checked_name(name: str) -> str:
+    if len(name) > 255:
+        raise ImproperlyConfigured(
+            f"@job(): the name {name[:40]!r}… is longer than 255 characters: give a shorter one."
+        )
+    return name
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    from .services.send import send
+
+    given_otherwise = ("queue", "data", "name", "id", "using", "options")
+    known = [name for name in inspect.signature(send).parameters if name not in given_otherwise]
+    known += [name for name in JOB_OPTIONS if name not in known]
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Known are {', '.join(known)}."
+            raise ImproperlyConfigured(f"@job() has no option {name!r}. {hint}")

@@ -1,0 +1,221 @@
+"""One pass over everything that must happen although nobody asks for it, by one process at a time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.models import Exists, OuterRef
+
+from . import services, statistics
+from .expressions import StatementTimestamp
+from .identifiers import uuid7
+from .models import Job, Maintenance, Worker
+from .services.recover import release_due
+from .services.sweeps import bounded
+from .services.transactions import database, in_transaction, joins, rows
+
+logger = logging.getLogger("django_jobqueue.maintenance")
+
+LEASE_SECONDS = 60  # renewed before each step; when a process dies in a pass, the others wait that long
+KEEP_WORKERS = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of a pass did: how many, of which queue where that is known."""
+
+    name: str
+    done: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str = ""
+    unfinished: bool = False  # its time was over; the next pass goes on
+
+    @property
+    def number(self) -> int:
+        return sum(self.done.values())
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceReport:
+    """What a pass did, step by step; ``skipped`` if another process was at it."""
+
+    skipped: bool = False
+    steps: list[Step] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """The steps that failed, and why."""
+        return {step.name: step.error for step in self.steps if step.error}
+
+    def __getitem__(self, name: str) -> Step:
+        for step in self.steps:
+            if step.name == name:
+                return step
+        raise KeyError(name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON can hold it."""
+        return asdict(self)
+
+
+class _Work(NamedTuple):
+    """A step: what it does, how long it may take, and how many rows it may look at in vain."""
+
+    name: str
+    work: Callable[[str], dict[str, int]]
+    seconds: float = 5.0
+    looks: int = 20_000
+
+
+def maintain(*, every: float = 0.0, using: str | None = None) -> MaintenanceReport:
+    """Expire, recover, let go what is due, check lanes, count minutes, clean up, warn: once, in bounded time.
+
+    Of all processes one does it at a time; the others get a report that says ``skipped``, and so does one that asks
+    less than ``every`` seconds after the last pass began. A step that fails is logged and stops no other.
+    """
+    using = database(using)
+    holder, began = uuid7(), time.monotonic()
+    if not _take(using, holder, every):
+        return MaintenanceReport(skipped=True)
+    steps: list[Step] = []
+    for work in STEPS:
+        if not _renew(using, holder):
+            logger.warning("another process took the maintenance over", extra={"step": work.name})
+            break
+        steps.append(_run(using, work))
+    report = MaintenanceReport(steps=steps, seconds=round(time.monotonic() - began, 3))
+    _return(using, holder, report)
+    return report
+
+
+# ----------------------------------------------------------------------------------------------------- one at a time
+
+# A time that lies too far ahead was written before the database's clock was put back, and does not count.
+_FREE = f"""
+SELECT id FROM jobqueue_maintenance CROSS JOIN statement_timestamp() now
+WHERE (lease_until BETWEEN now AND now + interval '{2 * LEASE_SECONDS} seconds') IS NOT TRUE
+    AND (began_at BETWEEN now - %s * interval '1 second' AND now) IS NOT TRUE
+FOR UPDATE SKIP LOCKED
+"""
+_ENSURE = "INSERT INTO jobqueue_maintenance (id, places, report) VALUES (%s, '{}', '{}') ON CONFLICT DO NOTHING"
+
+
+def _row(using: str) -> Any:
+    return Maintenance.objects.using(using)
+
+
+def _lease() -> Any:
+    return StatementTimestamp() + timedelta(seconds=LEASE_SECONDS)
+
+
+def _take(using: str, holder: UUID, every: float) -> bool:
+    """Whether the pass is ours. Nobody is waited for: who has the row locked is just taking it."""
+    if not _row(using).exists():
+        with connections[using].cursor() as cursor:
+            cursor.execute(_ENSURE, [Maintenance.ONLY])
+
+    def take() -> bool:
+        if not rows(using, _FREE, [every]):
+            return False
+        taken = _row(using).update(holder=holder, lease_until=_lease(), began_at=StatementTimestamp())
+        return bool(taken)
+
+    return in_transaction(using, take)
+
+
+def _renew(using: str, holder: UUID) -> bool:
+    return bool(_row(using).filter(holder=holder).update(lease_until=_lease()))
+
+
+def _return(using: str, holder: UUID, report: MaintenanceReport) -> None:
+    mine = _row(using).filter(holder=holder)
+    mine.update(holder=None, lease_until=None, ended_at=StatementTimestamp(), report=report.as_dict())
+
+
+# --------------------------------------------------------------------------------------------------------- the steps
+
+
+def _run(using: str, step: _Work) -> Step:
+    began = time.monotonic()
+    places = _row(using).values_list("places", flat=True)[0]
+    done, error = {}, ""
+    with bounded(step.seconds, looks=step.looks, place=places.get(step.name)) as limits:
+        try:
+            with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
+                done = step.work(using)
+        except Exception as failure:  # whatever it is, the other steps must go on
+            error = f"{type(failure).__name__}: {failure}".strip()[:500]
+            logger.exception("a step of maintenance failed", extra={"step": step.name})
+            if not joins(connections[using]):
+                connections[using].close_if_unusable_or_obsolete()
+    if limits.place != places.get(step.name):
+        _row(using).update(places={**places, step.name: limits.place})
+    return Step(step.name, done, round(time.monotonic() - began, 3), error, limits.unfinished)
+
+
+def _recover(using: str) -> dict[str, int]:
+    return services.recover_lost(using=using)
+
+
+def _expire(using: str) -> dict[str, int]:
+    return services.expire(using=using)
+
+
+def _release(using: str) -> dict[str, int]:
+    return release_due(using=using)
+
+
+def _check_lanes(using: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for lane in services.check_lanes(using=using):
+        found[lane.queue] = found.get(lane.queue, 0) + 1
+    return found
+
+
+def _count(using: str) -> dict[str, int]:
+    return {"minutes": statistics.fill_minutes(using=using)}
+
+
+def _clean_up(using: str) -> dict[str, int]:
+    return services.cleanup(using=using)
+
+
+def _warn(using: str) -> dict[str, int]:
+    return services.warn_backlogs(using=using)
+
+
+def _forget(using: str) -> dict[str, int]:
+    """Rows about what is long over: workers, slots of schedules, minutes."""
+    return {
+        "workers": _forget_workers(using),
+        "runs": services.forget_old_runs(using=using),
+        "minutes": statistics.forget_old_minutes(using=using),
+    }
+
+
+def _forget_workers(using: str) -> int:
+    """Workers that ended more than a day ago, unless a job says it is still held by one: its row proves who is lost."""
+    held = Job.objects.using(using).running().filter(assignee=OuterRef("name"), incarnation=OuterRef("pk"))
+    old = Worker.objects.using(using).filter(stopped_at__lte=StatementTimestamp() - KEEP_WORKERS)
+    return old.exclude(Exists(held))._raw_delete(using)
+
+
+STEPS: tuple[_Work, ...] = (
+    _Work("recover", _recover),
+    _Work("expire", _expire),
+    _Work("release", _release),
+    _Work("lanes", _check_lanes, looks=5_000),  # each lane takes a few looks
+    _Work("count", _count),  # before what it counts is cleaned up
+    _Work("cleanup", _clean_up, seconds=20.0),
+    _Work("backlogs", _warn),
+    _Work("forget", _forget),
+)

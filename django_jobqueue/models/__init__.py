@@ -1,0 +1,24 @@
+"""What exists: queues, their jobs, schedules, workers, and what operators did."""
+
+from .blocked_key import BlockedKey
+from .job import Job
+from .maintenance import Maintenance
+from .operation import Operation
+from .queue import Queue
+from .queue_minute import QueueMinute
+from .queue_total import QueueTotal
+from .schedule import Schedule, ScheduleRun
+from .worker import Worker
+
+__all__ = [
+    "BlockedKey",
+    "Job",
+    "Maintenance",
+    "Operation",
+    "Queue",
+    "QueueMinute",
+    "QueueTotal",
+    "Schedule",
+    "ScheduleRun",
+    "Worker",
+]

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import BrinIndex, GinIndex
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.base import ModelState
+from django.db.models.lookups import LessThanOrEqual
+from django.utils.translation import gettext_lazy as _
+
+from ..expressions import (
+    ColumnSize,
+    CurrentSeq,
+    CurrentXid,
+    EmptyJsonList,
+    EmptyTextList,
+    NextSeq,
+    StatementTimestamp,
+)
+from ..identifiers import uuid7
+from ..policies import LANED, ONE_RUNNING, ORDERED, QueuePolicy
+from ..querysets import JobQuerySet
+from ..states import (
+    BLOCKING,
+    ELIGIBLE,
+    FINAL,
+    OCCUPIED,
+    RETRYING,
+    RUNNING,
+    FailureReason,
+    Hold,
+    JobState,
+)
+
+MAX_STORED_BYTES = 64 * 1024 * 1024  # the law behind JOBQUEUE["MAX_DATA_BYTES"]
+
+
+def _among(states: frozenset[Any]) -> Q:
+    return Q(state__in=sorted(states))
+
+
+class Job(models.Model):
+    """One row: data to be handled in a queue.
+
+    The table is partitioned by queue, so its primary key in the database is (id, queue); for Django it is the id.
+    Fixed-width columns come first, what is rarely set is null, and the inherited options carry no CHECK (their queue
+    and the verbs have checked them), because every attempt writes the row anew. What an index compares has the
+    collation C: keys are bytes, and an upgrade of the system's locales must not reorder them.
+    """
+
+    id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
+    queue = models.ForeignKey(
+        "jobqueue.Queue",
+        verbose_name=_("queue"),
+        on_delete=models.CASCADE,
+        db_constraint=False,  # no look-up on the hot path
+        db_index=False,  # every index begins with the queue, or needs none
+        related_name="jobs",
+    )
+    # The order of sends. ``position`` must come after ``seq``: its default is the number ``seq`` was just given.
+    seq = models.BigIntegerField(_("sequence number"), db_default=NextSeq(), editable=False)
+    position = models.BigIntegerField(_("position"), db_default=CurrentSeq(), editable=False)
+    sent_xid = models.BigIntegerField(_("sender's transaction"), db_default=CurrentXid(), editable=False)
+    created_at = models.DateTimeField(_("created at"), db_default=StatementTimestamp(), editable=False)
+    start_after = models.DateTimeField(_("start after"), db_default=StatementTimestamp())
+
+    priority = models.IntegerField(_("priority"), db_default=0)
+    attempt = models.IntegerField(_("attempt"), db_default=0, editable=False)
+    retry_count = models.IntegerField(_("retry count"), db_default=0, editable=False)
+    retry_limit = models.IntegerField(_("retry limit"), null=True, blank=True, db_default=2)
+    retry_delay = models.IntegerField(_("retry delay (s)"), db_default=0)
+    retry_delay_max = models.IntegerField(_("longest retry delay (s)"), null=True, blank=True)
+    expire_in_seconds = models.IntegerField(_("expires in (s)"), db_default=900)
+    heartbeat_seconds = models.IntegerField(_("heartbeat (s)"), null=True, blank=True)
+    retention_seconds = models.IntegerField(_("keep while waiting (s)"), db_default=14 * 86400)
+    delete_after_seconds = models.IntegerField(_("keep when finished (s)"), db_default=7 * 86400)
+    delete_failed_after_seconds = models.IntegerField(_("keep when failed (s)"), db_default=7 * 86400)
+    crashes = models.SmallIntegerField(_("crashes in a row"), db_default=0, editable=False)
+    retry_backoff = models.BooleanField(_("retry backoff"), db_default=False)
+
+    policy = models.CharField(
+        _("policy"), max_length=20, choices=QueuePolicy, db_default=QueuePolicy.STANDARD, editable=False
+    )
+    state = models.CharField(_("state"), max_length=20, choices=JobState, db_default=JobState.CREATED, editable=False)
+    hold = models.CharField(
+        _("hold"), max_length=5, db_collation="C", choices=Hold, null=True, blank=True, editable=False
+    )
+    name = models.CharField(_("handler"), max_length=255, blank=True, db_default="")
+    singleton_key = models.CharField(_("singleton key"), max_length=255, db_collation="C", blank=True, db_default="")
+    group_key = models.CharField(_("group key"), max_length=255, db_collation="C", blank=True, db_default="")
+    assignee = models.CharField(
+        _("worker"), max_length=255, db_collation="C", blank=True, db_default="", editable=False
+    )
+    tags = ArrayField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
+    data: Any = models.JSONField(_("data"), null=True, blank=True)
+
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True, editable=False)
+    assigned_at = models.DateTimeField(_("assigned at"), null=True, blank=True, editable=False)
+    expire_at = models.DateTimeField(_("expires at"), null=True, blank=True, editable=False)
+    lease_until = models.DateTimeField(_("leased until"), null=True, blank=True, editable=False)
+    heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True, editable=False)
+    attempt_finished_at = models.DateTimeField(_("attempt ended at"), null=True, blank=True, editable=False)
+    last_retry_at = models.DateTimeField(_("last retry at"), null=True, blank=True, editable=False)
+    cancel_requested_at = models.DateTimeField(_("cancel asked at"), null=True, blank=True, editable=False)
+    finalized_at = models.DateTimeField(_("finalized at"), null=True, blank=True, editable=False)
+    delete_at = models.DateTimeField(_("to be deleted at"), null=True, blank=True, editable=False)
+    first_start_after = models.DateTimeField(_("first start after"), null=True, blank=True, editable=False)
+    claim_xmin = models.BigIntegerField(_("first claim's snapshot"), null=True, blank=True, editable=False)
+    incarnation = models.UUIDField(_("worker's incarnation"), null=True, blank=True, editable=False)
+    throttle_slot = models.CharField(max_length=40, null=True, blank=True, editable=False)
+    progress = models.FloatField(_("progress"), null=True, blank=True, editable=False)
+    progress_text = models.CharField(_("progress text"), max_length=255, blank=True, db_default="", editable=False)
+
+    output = models.JSONField(_("output"), null=True, blank=True, editable=False)
+    error = models.TextField(_("error"), blank=True, db_default="", editable=False)
+    reason = models.CharField(
+        _("reason"), max_length=20, choices=FailureReason, blank=True, db_default="", editable=False
+    )
+    note = models.TextField(_("operator's note"), blank=True, db_default="", editable=False)
+    fingerprint = models.CharField(
+        _("fingerprint"), max_length=40, db_collation="C", blank=True, db_default="", editable=False
+    )
+    attempts = models.JSONField(_("failed attempts"), db_default=EmptyJsonList(), editable=False)
+
+    source_id = models.UUIDField(_("copied from"), null=True, blank=True, editable=False)
+    source_queue = models.CharField(_("source queue"), max_length=100, blank=True, db_default="", editable=False)
+    source_key = models.CharField(_("source key"), max_length=255, blank=True, db_default="", editable=False)
+
+    objects = JobQuerySet.as_manager()
+
+    # Not columns: what a worker's claim carries besides.
+    leaf: str = ""  # the part of the table it lies in, where that is known
+    handed_over: int = 0  # how many claims in a row came by hand-over
+    deadline: float = 0.0  # when its time is used up, by the monotonic clock of the machine that works on it
+
+    class Meta:
+        app_label = "jobqueue"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        get_latest_by = "seq"
+        permissions: ClassVar = [
+            ("retry_job", "Can retry jobs"),
+            ("skip_job", "Can skip jobs"),
+            ("cancel_job", "Can cancel jobs"),
+            ("edit_job_data", "Can retry jobs with edited data"),
+            ("see_job_data", "Can see data and output of jobs"),
+        ]
+        indexes: ClassVar = [
+            # What a fetch reads: only what can be fetched, in its order.
+            models.Index(
+                F("queue"),
+                F("priority").desc(),
+                F("position"),
+                name="jobqueue_job_fetchable",
+                condition=_among(ELIGIBLE) & Q(hold=None),
+            ),
+            # Who runs what: recovery, expiry and the reset look only at what is running.
+            models.Index(fields=["assignee", "queue"], name="jobqueue_job_running", condition=_among(RUNNING)),
+            models.Index(fields=["queue", "delete_at"], name="jobqueue_job_to_delete", condition=~Q(delete_at=None)),
+            models.Index(fields=["queue", "start_after"], name="jobqueue_job_until", condition=Q(hold=Hold.UNTIL)),
+            # The lanes. ``hold`` stands before ``seq`` so that a thousand delayed jobs do not hide the head.
+            models.Index(
+                fields=["queue", "singleton_key", "hold", "seq"],
+                name="jobqueue_job_lane",
+                condition=Q(policy=ORDERED, state=JobState.CREATED),
+            ),
+            models.Index(
+                fields=["queue", "singleton_key", "start_after"],
+                name="jobqueue_job_lane_until",
+                condition=Q(policy=ORDERED, hold=Hold.UNTIL),
+            ),
+            models.Index(
+                F("queue"),
+                F("singleton_key"),
+                F("priority").desc(),
+                F("position"),
+                name="jobqueue_job_lane_waiting",
+                condition=Q(policy__in=sorted(ONE_RUNNING), hold=Hold.LANE),
+            ),
+            models.Index(
+                fields=["queue", "group_key", "seq"],
+                name="jobqueue_job_group",
+                condition=~Q(group_key="") & _among(OCCUPIED | {JobState.FAILED, JobState.EXPIRED}),
+            ),
+            models.Index(
+                fields=["queue", "lease_until"],
+                name="jobqueue_job_leased",
+                condition=Q(state=JobState.ACTIVE) & ~Q(lease_until=None),
+            ),
+            models.Index(
+                fields=["queue", "finalized_at"],
+                name="jobqueue_job_dead",
+                condition=_among(frozenset({JobState.FAILED, JobState.EXPIRED})),
+            ),
+            models.Index(fields=["fingerprint", "seq"], name="jobqueue_job_fingerprint", condition=~Q(fingerprint="")),
+            GinIndex(fields=["tags"], name="jobqueue_job_tags", fastupdate=False, condition=~Q(tags=[])),
+            GinIndex(
+                fields=["tags"],
+                name="jobqueue_job_fetchable_tags",
+                fastupdate=False,
+                condition=_among(ELIGIBLE) & Q(hold=None) & ~Q(tags=[]),
+            ),
+            # For ranges of time and number over a large table; it costs a send nothing that could be measured.
+            BrinIndex(
+                fields=["seq", "created_at", "started_at", "attempt_finished_at", "finalized_at"],
+                name="jobqueue_job_ranges",
+                autosummarize=True,
+            ),
+        ]
+        constraints: ClassVar = [
+            # The law of strict FIFO. The fetch never offers a job that would break it; see docs/explanation/lanes.md.
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key"],
+                name="jobqueue_job_one_blocker_per_key",
+                condition=Q(policy=ORDERED) & _among(BLOCKING),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key"],
+                name="jobqueue_job_short_one_waiting",
+                condition=Q(policy=QueuePolicy.SHORT, state=JobState.CREATED),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key"],
+                name="jobqueue_job_singleton_one_running",
+                condition=Q(policy=QueuePolicy.SINGLETON) & _among(RUNNING),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key"],
+                name="jobqueue_job_stately_one_waiting",
+                condition=Q(policy=QueuePolicy.STATELY, state=JobState.CREATED),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key"],
+                name="jobqueue_job_stately_one_retrying",
+                condition=Q(policy=QueuePolicy.STATELY) & _among(RETRYING),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key"],
+                name="jobqueue_job_stately_one_running",
+                condition=Q(policy=QueuePolicy.STATELY) & _among(RUNNING),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key"],
+                name="jobqueue_job_exclusive_one_unfinished",
+                condition=Q(policy=QueuePolicy.EXCLUSIVE) & _among(OCCUPIED),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key"],
+                name="jobqueue_job_standard_one_per_key",
+                condition=Q(policy=QueuePolicy.STANDARD) & ~Q(singleton_key="") & _among(OCCUPIED),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "singleton_key", "throttle_slot"],
+                name="jobqueue_job_one_per_throttle_slot",
+                condition=~Q(throttle_slot=None),
+            ),
+            models.CheckConstraint(
+                condition=~Q(policy=ORDERED) | ~Q(singleton_key=""), name="jobqueue_job_ordered_has_a_key"
+            ),
+            models.CheckConstraint(
+                condition=(_among(FINAL) & Q(finalized_at__isnull=False))
+                | (~_among(FINAL) & Q(finalized_at__isnull=True)),
+                name="jobqueue_job_final_has_finalized_at",
+            ),
+            models.CheckConstraint(
+                condition=Q(retry_limit=None) | Q(retry_count__lte=F("retry_limit")),
+                name="jobqueue_job_retries_within_limit",
+            ),
+            models.CheckConstraint(condition=Q(hold=None) | _among(ELIGIBLE), name="jobqueue_job_only_waiting_is_held"),
+            models.CheckConstraint(
+                condition=~Q(hold=Hold.LANE) | Q(policy__in=sorted(LANED)),
+                name="jobqueue_job_lane_hold_has_lane",
+            ),
+            models.CheckConstraint(
+                condition=LessThanOrEqual(ColumnSize("data"), MAX_STORED_BYTES),
+                name="jobqueue_job_data_size",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue_id} {self.pk}"
+
+    @classmethod
+    def from_row(cls, db: str, names: Sequence[str], row: Sequence[Any]) -> Self:
+        """A job as it came from a hot statement; columns that were not read load themselves when asked for.
+
+        It goes around ``Model.__init__`` because that costs more than the claim itself.
+        """
+        job = cls.__new__(cls)
+        state = ModelState()
+        state.db, state.adding = db, False
+        values = dict(zip(names, row, strict=True))
+        values["_state"] = state
+        job.__dict__ = values
+        return job

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Maintenance(models.Model):
+    """Who maintains the queues at the moment, and what the last pass did: one row.
+
+    A lease and not a lock of the session, because behind a transaction pooler a session is nobody's own.
+    """
+
+    ONLY = 1
+
+    id = models.SmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    holder = models.UUIDField(_("pass under way"), null=True, blank=True, editable=False)
+    lease_until = models.DateTimeField(_("leased until"), null=True, blank=True, editable=False)
+    began_at = models.DateTimeField(_("last pass began at"), null=True, blank=True, editable=False)
+    ended_at = models.DateTimeField(_("last pass ended at"), null=True, blank=True, editable=False)
+    counted_until = models.DateTimeField(_("minutes counted until"), null=True, blank=True, editable=False)
+    places = models.JSONField(_("where long sweeps go on"), default=dict, blank=True, editable=False)
+    report = models.JSONField(_("report of the last pass"), default=dict, blank=True, editable=False)
+
+    class Meta:
+        app_label = "jobqueue"
+        verbose_name = _("maintenance")
+        verbose_name_plural = _("maintenance")
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=models.Q(id=1), name="jobqueue_maintenance_is_one_row"),
+        ]
+
+    def __str__(self) -> str:
+        return "maintenance"

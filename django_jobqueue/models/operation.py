@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from ..expressions import StatementTimestamp
+from ..identifiers import uuid7
+
+
+class Operation(models.Model):
+    """Who did what to which jobs, why, and how far it got."""
+
+    class State(models.TextChoices):
+        RUNNING = "running", _("running")
+        DONE = "done", _("done")
+        STOPPED = "stopped", _("stopped")
+
+    id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
+    verb = models.CharField(_("verb"), max_length=40)
+    operator = models.CharField(_("operator"), max_length=255, blank=True, db_default="")
+    reason = models.TextField(_("reason"), blank=True, db_default="")
+    queue = models.CharField(_("queue"), max_length=100, blank=True, db_default="")
+    state = models.CharField(_("state"), max_length=10, choices=State, db_default=State.DONE)
+    selection = models.JSONField(_("selection"), default=dict, blank=True)  # the frozen filter, or the ids
+    cursor = models.JSONField(_("how far it got"), null=True, blank=True)
+    moved = models.PositiveBigIntegerField(_("moved"), db_default=0)
+    refused = models.PositiveBigIntegerField(_("refused"), db_default=0)
+    details = models.JSONField(_("details"), default=dict, blank=True)
+    started_at = models.DateTimeField(_("started at"), db_default=StatementTimestamp())
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+
+    class Meta:
+        app_label = "jobqueue"
+        ordering: ClassVar = ["-started_at"]
+        verbose_name = _("operation")
+        verbose_name_plural = _("operations")
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.started_at:%Y-%m-%d %H:%M}"

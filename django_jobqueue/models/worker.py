@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from ..expressions import EmptyTextList, StatementTimestamp
+from ..identifiers import uuid7
+
+
+class Worker(models.Model):
+    """A process that fetches and runs handlers: a name, and a new incarnation each time it starts."""
+
+    id = models.UUIDField(_("incarnation"), primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(_("name"), max_length=255)
+    host = models.CharField(_("host"), max_length=255, blank=True, db_default="")
+    pid = models.PositiveIntegerField(_("process id"), null=True, blank=True)
+    queues = ArrayField(models.TextField(), verbose_name=_("queues"), blank=True, db_default=EmptyTextList())
+    tags = ArrayField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
+    capacity = models.PositiveIntegerField(_("capacity"), db_default=1)
+    version = models.CharField(_("version"), max_length=40, blank=True, db_default="")
+    has_session_lock = models.BooleanField(_("holds a session lock"), db_default=False)
+    started_at = models.DateTimeField(_("started at"), db_default=StatementTimestamp())
+    heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=StatementTimestamp())
+    stopping_at = models.DateTimeField(_("stopping since"), null=True, blank=True)
+    stopped_at = models.DateTimeField(_("stopped at"), null=True, blank=True)
+    exit_text = models.CharField(_("how it ended"), max_length=255, blank=True, db_default="")
+    stats = models.JSONField(_("statistics"), default=dict, blank=True)
+
+    class Meta:
+        app_label = "jobqueue"
+        ordering: ClassVar = ["name", "started_at"]
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        indexes: ClassVar = [
+            models.Index(
+                fields=["heartbeat_at"],
+                name="jobqueue_worker_live",
+                condition=models.Q(stopped_at=None),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

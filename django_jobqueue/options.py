@@ -1,0 +1,224 @@
+"""The options of queues and jobs: one table says what each may be and what it is by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.timezone import is_naive
+
+from .conf import get_settings
+from .encoding import check_queue_name, check_text
+from .exceptions import InvalidOption
+from .policies import ALIASES, POLICIES, DelayedHead, OnExhausted, QueuePolicy
+from .states import FailureReason, JobState
+
+DAY = 24 * 60 * 60
+YEAR = 366 * DAY
+LARGEST = 2**31 - 1  # the columns are PostgreSQL integers
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a value of this name may be."""
+
+    name: str
+    kind: Callable[[Option, object], Any]
+    default: Any
+    nullable: bool = False
+    minimum: int = 0
+    choices: tuple[str, ...] = ()
+
+    def clean(self, value: object) -> Any:
+        """``value`` as it is stored; ``InvalidOption`` if it may not be that."""
+        if value is None and self.nullable:
+            return None
+        return self.kind(self, value)
+
+    def refused(self, problem: str, hint: str = "") -> InvalidOption:
+        return InvalidOption(self.name, problem, hint=hint)
+
+
+def _seconds(option: Option, value: object) -> int:
+    if isinstance(value, timedelta):
+        return _in_range(option, -(-value // timedelta(seconds=1)))  # rounded up
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise option.refused(f"expected seconds as int or a timedelta, got {_shown(value)}")
+    return _in_range(option, int(value))
+
+
+def _count(option: Option, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise option.refused(f"expected an int, got {_shown(value)}")
+    return _in_range(option, int(value))
+
+
+def _in_range(option: Option, value: int) -> int:
+    if value < option.minimum:
+        raise option.refused(f"must be at least {option.minimum:,}, got {_number(value)}")
+    if value > LARGEST:
+        raise option.refused(f"must be at most {LARGEST:,}, got {_number(value)}")
+    return value
+
+
+def _flag(option: Option, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise option.refused(f"expected True or False, got {_shown(value)}")
+    return value
+
+
+def _choice(option: Option, value: object) -> str:
+    if isinstance(value, str) and value in option.choices:
+        return str.__str__(value)
+    raise option.refused(
+        f"expected {' or '.join(map(repr, option.choices))}, got {_shown(value)}",
+        _guess(value, option.choices),
+    )
+
+
+def _policy(option: Option, value: object) -> str:
+    return _choice(option, ALIASES[value] if isinstance(value, str) and value in ALIASES else value)
+
+
+def _queue(option: Option, value: object) -> str:
+    try:
+        return check_queue_name(value)
+    except InvalidOption as error:
+        raise option.refused(error.problem, error.hint) from None
+
+
+def _text(option: Option, value: object) -> str:
+    return check_text(value, option=option.name, max_length=500)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return ascii(value[:40])
+    if value is None or isinstance(value, bool | float):
+        return repr(value)
+    return _number(value) if isinstance(value, int) else f"a value of type {type(value).__name__}"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}" if value.bit_length() < 100 else "a far larger number"
+
+
+def _guess(value: object, known: tuple[str, ...]) -> str:
+    close = get_close_matches(value.lower(), known, n=1) if isinstance(value, str) else []
+    return f"Did you mean {close[0]!r}?" if close else ""
+
+
+_JOB = (
+    Option("retry_limit", _count, 2, nullable=True),
+    Option("retry_delay", _seconds, 0),
+    Option("retry_backoff", _flag, False),
+    Option("retry_delay_max", _seconds, None, nullable=True, minimum=1),
+    Option("expire_in_seconds", _seconds, 900, minimum=1),
+    Option("heartbeat_seconds", _seconds, None, nullable=True, minimum=10),
+    Option("retention_seconds", _seconds, 14 * DAY, minimum=1),
+    Option("delete_after_seconds", _seconds, 7 * DAY),  # 0: never
+    Option("delete_failed_after_seconds", _seconds, 7 * DAY),  # 0: never
+)
+_QUEUE = (
+    Option("policy", _policy, QueuePolicy.STANDARD.value, choices=POLICIES),
+    Option("partition", _flag, False),
+    Option("dead_letter", _queue, None, nullable=True),
+    Option("warning_queue_size", _count, None, nullable=True, minimum=1),
+    Option("delayed_head", _choice, DelayedHead.PASS.value, choices=tuple(DelayedHead.values)),
+    Option("on_exhausted", _choice, OnExhausted.BLOCK.value, choices=tuple(OnExhausted.values)),
+    Option("description", _text, ""),
+)
+_OF_JOBS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _JOB})
+_OF_QUEUES: Mapping[str, Option] = MappingProxyType({option.name: option for option in _QUEUE + _JOB})
+
+JOB_OPTIONS: tuple[str, ...] = tuple(_OF_JOBS)
+QUEUE_OPTIONS: tuple[str, ...] = tuple(_OF_QUEUES)
+
+
+def check_int(value: object, *, option: str, minimum: int, maximum: int) -> int:
+    """``value``, if it is an int within these bounds; ``InvalidOption`` otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidOption(option, f"expected an int from {minimum:,} to {maximum:,}, got {_shown(value)}")
+    return int(value)
+
+
+def check_seconds(value: object, *, option: str, minimum: float, maximum: float) -> float:
+    """``value`` in seconds, if it is a number or a timedelta within these bounds; ``InvalidOption`` otherwise."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+        problem = f"expected {minimum:,} to {maximum:,} seconds as a number or timedelta, got {_shown(value)}"
+        raise InvalidOption(option, problem)
+    return float(value)
+
+
+def check_moment(value: object, *, option: str = "start_after") -> datetime:
+    """``value``, if it is a datetime with a time zone; ``InvalidOption`` otherwise."""
+    if not isinstance(value, datetime):
+        raise InvalidOption(option, f"expected a datetime, got {_shown(value)}")
+    if is_naive(value):
+        raise InvalidOption(option, "has no time zone", hint="Use django.utils.timezone.now() and the like.")
+    if not 1900 <= value.year <= 9000:  # what the database could store and Python not read back
+        raise InvalidOption(option, f"the year {value.year} is out of range")
+    return value
+
+
+def check_reason(value: object) -> FailureReason:
+    """The reason of that name; ``InvalidOption`` if there is none."""
+    if not isinstance(value, str) or value not in FailureReason.values:
+        raise InvalidOption("reason", f"expected one of {', '.join(FailureReason.values)}, got {_shown(value)}")
+    return FailureReason(value)
+
+
+def check_state(value: object) -> JobState:
+    """The state of that name; ``InvalidOption`` if there is none."""
+    if not isinstance(value, str) or value not in JobState.values:
+        raise InvalidOption("state", f"expected one of {', '.join(JobState.values)}, got {_shown(value)}")
+    return JobState(value)
+
+
+def queue_defaults() -> dict[str, Any]:
+    """The options of a queue that names none; ``ImproperlyConfigured`` if they are wrong."""
+    defaults = {option.name: option.default for option in _OF_QUEUES.values()}
+    try:
+        return defaults | clean_queue_options(get_settings().QUEUE_DEFAULTS)
+    except InvalidOption as error:
+        raise ImproperlyConfigured(f"JOBQUEUE['QUEUE_DEFAULTS']: {error}") from error
+
+
+def clean_queue_options(options: Mapping[str, object], *, name: str | None = None) -> dict[str, Any]:
+    """The given options of a queue as they are stored; ``InvalidOption`` for the first wrong one.
+
+    With the ``name`` of the queue, it is refused as its own dead letter.
+    """
+    cleaned = _clean(options, _OF_QUEUES)
+    if name is not None and cleaned.get("dead_letter") == name:
+        raise InvalidOption("dead_letter", f"the queue {name!r} cannot be its own dead letter")
+    return cleaned
+
+
+def clean_job_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """The given options of a job as they are stored; ``InvalidOption`` for the first wrong one."""
+    return _clean(options, _OF_JOBS) if options else {}
+
+
+def _clean(options: Mapping[str, object], known: Mapping[str, Option]) -> dict[str, Any]:
+    cleaned = {}
+    for name, value in options.items():
+        option = known.get(name)
+        if option is None:
+            raise _unknown(name, known)
+        cleaned[name] = option.clean(value)
+    return cleaned
+
+
+def _unknown(name: object, known: Mapping[str, Option]) -> InvalidOption:
+    if known is _OF_JOBS and name in _OF_QUEUES:
+        return InvalidOption(str(name), "is an option of queues, not of jobs")
+    guess = _guess(name, tuple(known)) or f"Known are {', '.join(known)}."
+    return InvalidOption(str(name)[:100], "there is no such option", hint=guess)

@@ -1,0 +1,291 @@
+"""Metrics for Prometheus: what waits, runs, failed and is blocked, and how long it took.
+
+Needs the extra ``prometheus``. A scrape costs about the same whatever the number of jobs: what waits is counted along
+the indexes of what waits, up to a limit, and what has happened is read from the totals that maintenance keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections, transaction
+from django.db.models import F
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+
+from .conf import get_settings
+from .expressions import StatementTimestamp
+from .models import Maintenance, Queue, QueueTotal, Schedule, Worker
+from .policies import ORDERED
+from .services.backlogs import waiting
+from .services.statements import IS_FETCHABLE, IS_RUNNING, NOW, listed
+from .services.transactions import database, in_transaction, rows
+from .states import DEAD, ELIGIBLE, RUNNING, Hold
+from .statistics import BOUNDS, sum_of
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+logger = logging.getLogger("django_jobqueue.prometheus")
+
+MOST = 10_000  # jobs of one queue and kind that a scrape counts; with more it is "at least"
+MOST_RUNNING = 100_000
+STATEMENT_MS = 1_000
+LATE = timedelta(seconds=60)
+
+
+class _Family(NamedTuple):
+    kind: str
+    says: str
+    labels: tuple[str, ...] = ()
+
+
+FAMILIES: Mapping[str, _Family] = {
+    "jobqueue_jobs": _Family("gauge", "Jobs that are not over, and jobs that failed for good.", ("queue", "state")),
+    "jobqueue_jobs_fetchable": _Family("gauge", "Waiting jobs that nothing holds.", ("queue",)),
+    "jobqueue_jobs_held": _Family("gauge", "Waiting jobs held until their time or by their lane.", ("queue", "hold")),
+    "jobqueue_oldest_fetchable_seconds": _Family("gauge", "For how long the oldest fetchable job waits.", ("queue",)),
+    "jobqueue_blocked_keys": _Family("gauge", "Keys that wait for an operator.", ("queue",)),
+    "jobqueue_oldest_blocked_key_seconds": _Family("gauge", "For how long the first of them is blocked.", ("queue",)),
+    "jobqueue_queue_paused": _Family("gauge", "1 while the queue is paused.", ("queue",)),
+    "jobqueue_sent": _Family("counter", "Jobs sent, up to the last complete minute.", ("queue",)),
+    "jobqueue_started": _Family("counter", "Jobs whose first attempt began.", ("queue",)),
+    "jobqueue_completed": _Family("counter", "Jobs that completed.", ("queue",)),
+    "jobqueue_failed": _Family("counter", "Jobs that failed for good.", ("queue",)),
+    "jobqueue_retried": _Family("counter", "Failed attempts that are followed by another.", ("queue",)),
+    "jobqueue_waited_seconds": _Family("histogram", "How long jobs had waited when they were started.", ("queue",)),
+    "jobqueue_ran_seconds": _Family("histogram", "How long the last attempt of jobs that ended took.", ("queue",)),
+    "jobqueue_workers": _Family("gauge", "Worker processes that are alive."),
+    "jobqueue_worker_capacity": _Family("gauge", "How many handlers they can run at once."),
+    "jobqueue_schedules": _Family("gauge", "Schedules that are on."),
+    "jobqueue_schedules_late": _Family("gauge", "Schedules with a slot due for more than a minute."),
+    "jobqueue_schedule_lateness_seconds": _Family("gauge", "By how much the latest of them is late."),
+    "jobqueue_maintenance_age_seconds": _Family("gauge", "How long ago the last pass of maintenance ended."),
+    "jobqueue_maintenance_failed_steps": _Family("gauge", "Steps of the last pass that failed."),
+    "jobqueue_scrape_errors": _Family("gauge", "Parts of this scrape that are missing, because reading them failed."),
+}
+
+# ------------------------------------------------------------------------------------------------------ what is read
+
+RUNNING_JOBS = f"""
+SELECT queue_id, state, count(*) FROM (
+    SELECT queue_id, state FROM jobqueue_job WHERE {IS_RUNNING} ORDER BY assignee, queue_id LIMIT %(most)s) seen
+GROUP BY 1, 2
+"""
+DEAD_JOBS = f"""
+SELECT q.name, q.policy, d.state, d.number, extract(epoch FROM {NOW} - d.since)::float8
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT state, count(*) AS number, min(finalized_at) AS since FROM (
+        SELECT state, finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
+        ORDER BY finalized_at LIMIT %(most)s) seen
+    GROUP BY state) d
+"""
+# The first of each priority, leaping from one priority to the next.
+_FRONT = (
+    "SELECT jobqueue_job.priority, GREATEST(created_at, start_after) AS since"
+    f" FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}"
+)
+OLDEST = f"""
+SELECT q.name, extract(epoch FROM {NOW} - min(f.since))::float8 FROM jobqueue_queue q CROSS JOIN LATERAL (
+    WITH RECURSIVE front(priority, since) AS (
+        ({_FRONT} ORDER BY priority DESC, position LIMIT 1)
+        UNION ALL
+        SELECT n.priority, n.since FROM front CROSS JOIN LATERAL (
+            {_FRONT} AND jobqueue_job.priority < front.priority
+            ORDER BY jobqueue_job.priority DESC, position LIMIT 1) n)
+    SELECT since FROM front LIMIT 100) f
+GROUP BY q.name
+"""
+
+_Sample = tuple[str, tuple[str, ...], Any]  # the family, its labels, and the value or histogram
+
+
+def _queues(using: str, most: int) -> Iterator[_Sample]:
+    for name, paused_at in Queue.objects.using(using).values_list("name", "paused_at"):
+        yield "jobqueue_queue_paused", (name,), float(paused_at is not None)
+
+
+def _waiting(using: str, most: int) -> Iterator[_Sample]:
+    for name in Queue.objects.using(using).values_list("name", flat=True):
+        yield from (("jobqueue_jobs", (name, state.value), 0) for state in sorted(ELIGIBLE))
+        yield from (("jobqueue_jobs_held", (name, hold.value), 0) for hold in Hold)
+        yield "jobqueue_jobs_fetchable", (name,), 0
+    for queue, state, hold, number in waiting(most=most, using=using):
+        yield "jobqueue_jobs", (queue, state), number
+        yield ("jobqueue_jobs_held", (queue, hold), number) if hold else ("jobqueue_jobs_fetchable", (queue,), number)
+
+
+def _running(using: str, most: int) -> Iterator[_Sample]:
+    for name in Queue.objects.using(using).values_list("name", flat=True):
+        yield from (("jobqueue_jobs", (name, state.value), 0) for state in sorted(RUNNING))
+    for queue, state, number in rows(using, RUNNING_JOBS, {"most": max(most, MOST_RUNNING)}):
+        yield "jobqueue_jobs", (queue, state), number
+
+
+def _dead(using: str, most: int) -> Iterator[_Sample]:
+    oldest: dict[str, float] = {}
+    for name, policy in Queue.objects.using(using).values_list("name", "policy"):
+        yield from (("jobqueue_jobs", (name, state.value), 0) for state in sorted(DEAD))
+        if policy == ORDERED:
+            yield "jobqueue_blocked_keys", (name,), 0
+            oldest[name] = 0.0
+    for queue, policy, state, number, seconds in rows(using, DEAD_JOBS, {"most": most}):
+        yield "jobqueue_jobs", (queue, state), number
+        if policy == ORDERED:  # where each of them blocks a key of its own
+            yield "jobqueue_blocked_keys", (queue,), number
+            oldest[queue] = max(oldest.get(queue, 0.0), seconds)
+    for queue, seconds in oldest.items():
+        yield "jobqueue_oldest_blocked_key_seconds", (queue,), seconds
+
+
+def _oldest(using: str, most: int) -> Iterator[_Sample]:
+    found = {name: max(0.0, seconds) for name, seconds in rows(using, OLDEST)}
+    for name in Queue.objects.using(using).values_list("name", flat=True):
+        yield "jobqueue_oldest_fetchable_seconds", (name,), found.get(name, 0.0)
+
+
+def _totals(using: str, most: int) -> Iterator[_Sample]:
+    for total in QueueTotal.objects.using(using).order_by("queue_id"):
+        for name in ("sent", "started", "completed", "failed", "retried"):
+            yield f"jobqueue_{name}", (total.queue_id,), getattr(total, name)
+        yield "jobqueue_waited_seconds", (total.queue_id,), total.waited
+        yield "jobqueue_ran_seconds", (total.queue_id,), total.ran
+
+
+def _workers(using: str, most: int) -> Iterator[_Sample]:
+    silent = StatementTimestamp() - timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
+    alive = Worker.objects.using(using).filter(stopped_at=None, heartbeat_at__gt=silent)
+    capacities = list(alive.values_list("capacity", flat=True))
+    yield "jobqueue_workers", (), len(capacities)
+    yield "jobqueue_worker_capacity", (), sum(capacities)
+
+
+def _schedules(using: str, most: int) -> Iterator[_Sample]:
+    late_by = StatementTimestamp() - F("next_at")
+    on = Schedule.objects.using(using).filter(enabled=True).annotate(late_by=late_by)
+    seconds = [late.total_seconds() for late in on.values_list("late_by", flat=True) if late is not None]
+    late = [each for each in seconds if each > LATE.total_seconds()]
+    yield "jobqueue_schedules", (), on.count()
+    yield "jobqueue_schedules_late", (), len(late)
+    yield "jobqueue_schedule_lateness_seconds", (), max(late, default=0.0)
+
+
+def _maintenance(using: str, most: int) -> Iterator[_Sample]:
+    ended = Maintenance.objects.using(using).filter(ended_at__isnull=False)
+    for age, report in ended.annotate(age=StatementTimestamp() - F("ended_at")).values_list("age", "report"):
+        yield "jobqueue_maintenance_age_seconds", (), age.total_seconds()
+        failed = [step for step in report.get("steps", ()) if step.get("error")]
+        yield "jobqueue_maintenance_failed_steps", (), len(failed)
+
+
+PARTS: tuple[Callable[[str, int], Iterable[_Sample]], ...] = (
+    _queues, _waiting, _running, _dead, _oldest, _totals, _workers, _schedules, _maintenance,
+)  # fmt: skip
+
+
+def read(using: str, most: int) -> Iterator[_Sample]:
+    """Everything, in one transaction; a part that fails or takes too long is logged and left out."""
+
+    def work() -> list[_Sample]:
+        found: list[_Sample] = []
+        errors = 0
+        with _hurried(using):
+            for part in PARTS:
+                try:
+                    with transaction.atomic(using=using):
+                        found += list(part(using, most))
+                except DatabaseError:
+                    errors += 1
+                    logger.warning("a part of the metrics is missing", extra={"part": part.__name__}, exc_info=True)
+        return [*found, ("jobqueue_scrape_errors", (), errors)]
+
+    yield from in_transaction(using, work)
+
+
+@contextmanager
+def _hurried(using: str) -> Iterator[None]:
+    """No statement may take longer than ``STATEMENT_MS``; in a caller's transaction its own limit comes back."""
+    setting = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
+    before = rows(using, setting, [f"{STATEMENT_MS}ms"])[0][0]
+    yield
+    if connections[using].in_atomic_block and not connections[using].needs_rollback:
+        rows(using, setting, [before])
+
+
+# ----------------------------------------------------------------------------------------------------- what is shown
+
+
+def _client() -> Any:
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise ImproperlyConfigured(
+            "Metrics need the extra 'prometheus': pip install 'django-jobqueue[prometheus]'."
+        ) from error
+    return prometheus_client
+
+
+class JobQueueCollector:
+    """A custom collector for a registry of ``prometheus_client``: ``REGISTRY.register(JobQueueCollector())``.
+
+    What waits is exact up to ``most`` jobs of each queue and kind. Raises ``ImproperlyConfigured`` without the extra.
+    """
+
+    def __init__(self, *, using: str | None = None, most: int = MOST) -> None:
+        _client()
+        self.using, self.most = using, most
+
+    def describe(self) -> Iterator[Metric]:
+        """What there will be; asked when it is registered, so that this needs no database."""
+        return iter(_families().values())
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the database once, and yield what was found."""
+        families = _families()
+        sums: dict[tuple[str, tuple[str, ...]], Any] = {}
+        for name, labels, value in read(database(self.using), self.most):
+            key = name, labels
+            sums[key] = value if isinstance(value, list) else sums.get(key, 0) + value
+        for (name, labels), value in sums.items():
+            if isinstance(value, list):
+                families[name].add_metric(labels, _buckets(value), sum_of(value))
+            else:
+                families[name].add_metric(labels, value)
+        return iter(families.values())
+
+
+def _families() -> dict[str, Any]:
+    core = _client().metrics_core
+    kinds = {
+        "gauge": core.GaugeMetricFamily,
+        "counter": core.CounterMetricFamily,
+        "histogram": core.HistogramMetricFamily,
+    }
+    return {name: kinds[one.kind](name, one.says, labels=one.labels) for name, one in FAMILIES.items()}
+
+
+def _buckets(histogram: list[int]) -> list[tuple[str, float]]:
+    """Cumulative, as Prometheus has them."""
+    upto = list(accumulate([*histogram, *[0] * (len(BOUNDS) + 1 - len(histogram))]))
+    return [(str(bound), number) for bound, number in zip([*BOUNDS, "+Inf"], upto, strict=True)]
+
+
+def metrics_text(using: str | None = None) -> bytes:
+    """All metrics as the text that Prometheus reads; ``ImproperlyConfigured`` without the extra ``prometheus``."""
+    client = _client()
+    registry = client.CollectorRegistry(auto_describe=False)
+    registry.register(JobQueueCollector(using=using))
+    text: bytes = client.generate_latest(registry)
+    return text
+
+
+@require_safe
+def metrics_view(request: HttpRequest, using: str | None = None) -> HttpResponse:
+    """A view for ``urls.py``. It shows the names of queues to whoever may open it."""
+    return HttpResponse(metrics_text(using), content_type=_client().CONTENT_TYPE_LATEST)

@@ -1,0 +1,100 @@
+"""The verbs: the only writers of a job's state.
+
+Each is atomic: part of the caller's transaction inside ``atomic()``, otherwise in one of its own. Each takes
+``using=`` for a database other than the router's choice.
+"""
+
+from .adjust import reschedule, set_visibility, touch
+from .asynchronous import acancel, aget_job, asend, asend_many
+from .backlogs import warn_backlogs
+from .batches import Finished, finish_many
+from .bulk import send_many
+from .failing import Failure
+from .fetch import Bookmark, fetch
+from .finish import (
+    acknowledge_cancellation,
+    complete,
+    fail,
+    give_back,
+    mark_unknown_stopped,
+    stop,
+)
+from .inspect import Minute, Stats, activity, blocked_keys, get_job, list_jobs, stats, why
+from .operate import Cancellation, Outcome, cancel, delete, purge, retry, skip
+from .queues import (
+    create_fifo_queue,
+    create_queue,
+    delete_queue,
+    get_queue,
+    pause,
+    resume,
+    update_queue,
+)
+from .recover import (
+    check_lanes,
+    expire,
+    mark_worker_unresponsive,
+    recover_lost,
+    reset_running,
+)
+from .retention import cleanup
+from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
+from .send import send
+from .workers import stop_worker
+
+__all__ = [
+    "Bookmark",
+    "Cancellation",
+    "Failure",
+    "Finished",
+    "Minute",
+    "Outcome",
+    "Stats",
+    "acancel",
+    "acknowledge_cancellation",
+    "activity",
+    "aget_job",
+    "asend",
+    "asend_many",
+    "blocked_keys",
+    "cancel",
+    "check_lanes",
+    "cleanup",
+    "complete",
+    "create_fifo_queue",
+    "create_queue",
+    "create_schedule",
+    "delete",
+    "delete_queue",
+    "expire",
+    "fail",
+    "fetch",
+    "finish_many",
+    "forget_old_runs",
+    "get_job",
+    "get_queue",
+    "give_back",
+    "list_jobs",
+    "mark_unknown_stopped",
+    "mark_worker_unresponsive",
+    "pause",
+    "purge",
+    "recover_lost",
+    "reschedule",
+    "reset_running",
+    "resume",
+    "retry",
+    "run_schedule",
+    "send",
+    "send_due",
+    "send_many",
+    "set_visibility",
+    "skip",
+    "stats",
+    "stop",
+    "stop_worker",
+    "touch",
+    "update_queue",
+    "warn_backlogs",
+    "why",
+]

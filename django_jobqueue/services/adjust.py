@@ -1,0 +1,104 @@
+"""What is changed about one job without ending it: its lease, its heartbeat, its time."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
+from ..expressions import StatementTimestamp
+from ..identifiers import as_uuid
+from ..models import Job
+from ..options import YEAR, check_moment, check_seconds
+from ..policies import ORDERED
+from ..states import ELIGIBLE, RUNNING, JobState, leads_to
+from . import statements
+from .failing import returning
+from .finish import Target, check_job, database_of
+from .lanes import lanes_of
+from .moves import Decision, lock, move_each
+from .transactions import execute, in_transaction, wake
+
+
+def set_visibility(
+    job: Target, seconds: float | timedelta, *, queue: str | None = None, using: str | None = None
+) -> None:
+    """Lease an active job for ``seconds`` from now; zero gives it back at once, uncharged.
+
+    On an ordered queue only the worker that holds the job may do it. Raises ``ClaimLost``, ``JobNotFound``,
+    ``InvalidTransition`` and ``InvalidOption``.
+    """
+    lease = check_seconds(seconds, option="seconds", minimum=0, maximum=YEAR)
+    using = database_of(job, using)
+    place = job.queue_id if isinstance(job, Job) else queue
+    id = job.pk if isinstance(job, Job) else as_uuid(job)
+
+    def decide(found: list[Job]) -> Decision:
+        _check_holder(job, id, found)
+        if not lease:
+            return returning(using, "made visible again", None, found)
+        Job.objects.using(using).filter(pk=id, queue=found[0].queue_id).update(
+            lease_until=StatementTimestamp() + timedelta(seconds=lease)
+        )
+        return lambda _: None
+
+    move_each(using, [id], decide, queue=place)
+
+
+def _check_holder(job: Target, id: UUID, found: list[Job]) -> None:
+    if not found:
+        raise JobNotFound(id)
+    one = found[0]
+    if isinstance(job, Job) and job.attempt != one.attempt:
+        raise ClaimLost(job_id=id, attempt=job.attempt, now=one.attempt)
+    if isinstance(job, Job) and one.state in ELIGIBLE:
+        raise ClaimLost(job_id=id, attempt=job.attempt, now=one.attempt)
+    if one.state != JobState.ACTIVE:
+        raise InvalidTransition(job_id=id, state=one.state, wanted="leased", allowed=[JobState.ACTIVE])
+    if one.policy == ORDERED and not isinstance(job, Job):
+        raise InvalidOption(
+            "job",
+            "on an ordered queue only its holder may do this",
+            hint="Pass the job that fetch() returned.",
+        )
+
+
+def touch(job: Job, *, using: str | None = None) -> JobState:
+    """A worker's sign of life for one job; returns its state, which is ``cancelling`` when it should stop.
+
+    Raises ``ClaimLost``.
+    """
+    check_job(job)
+    using = database_of(job, using)
+    if job._state.adding:
+        raise ClaimLost(job_id=job.pk, attempt=0)
+    # Not .running(): that would let the planner go through all that runs instead of by the primary key.
+    claim = Job.objects.using(using).in_queue(job.queue_id).filter(pk=job.pk, attempt=job.attempt)
+    claim = claim.exclude(state__in=sorted(set(JobState) - RUNNING))
+    if not claim.update(heartbeat_at=StatementTimestamp()):
+        now = Job.objects.using(using).filter(pk=job.pk).values_list("attempt", flat=True).first()
+        raise ClaimLost(job_id=job.pk, attempt=job.attempt, now=now)
+    return JobState(claim.values_list("state", flat=True).get())
+
+
+def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, using: str | None = None) -> None:
+    """Let a waiting job start at another time; those behind it in its lane pass it, if its queue says so.
+
+    Raises ``JobNotFound``, ``InvalidOption`` and, unless it waits, ``InvalidTransition``.
+    """
+    moment = check_moment(start_after)
+    using = database_of(job, using)
+    id = job.pk if isinstance(job, Job) else as_uuid(job)
+
+    def work() -> None:
+        locked, found = lock(using, [id], queue=queue)
+        if not found:
+            raise JobNotFound(id)
+        if found[0].state not in leads_to(JobState.ACTIVE):
+            allowed = leads_to(JobState.ACTIVE)
+            raise InvalidTransition(job_id=id, state=found[0].state, wanted="rescheduled", allowed=allowed)
+        execute(using, statements.RESCHEDULE, [moment, moment, id, found[0].queue_id])
+        locked.release(lanes_of(found))
+        wake(using, [found[0].queue_id])
+
+    in_transaction(using, work)

@@ -1,0 +1,200 @@
+"""Finishing many jobs at once, and handing their lanes over: what a worker does all day."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from ..conf import get_settings
+from ..encoding import check_tags, check_text, clean_output
+from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
+from ..identifiers import as_uuid
+from ..models import Job
+from ..options import check_seconds
+from ..policies import LANED, ORDERED
+from ..states import BLOCKING, JobState
+from . import statements
+from .failing import Failure
+from .fetch import as_jobs
+from .finish import complete_one, completion_of, fail, leaf_of_job, stop, told
+from .lanes import MOST_KEYS, Lane, chunks, release, try_keys
+from .transactions import claimed_rows, database, in_transaction, is_strict, rows, unless_locked
+
+
+@dataclass(slots=True)
+class Finished:
+    """What became of a batch: ``busy`` jobs were in somebody else's hands and are still held; finish them again."""
+
+    completed: list[UUID] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    stopped: list[UUID] = field(default_factory=list)  # failed after their cancellation was asked for
+    lost: list[UUID] = field(default_factory=list)
+    busy: list[UUID] = field(default_factory=list)
+    next: list[Job] = field(default_factory=list)  # claimed by hand-over
+    lock_timeout: float | None = field(default=None, repr=False, compare=False)
+
+
+def finish_many(
+    completed: Sequence[tuple[Job, Any]] = (),
+    failed: Sequence[tuple[Job, object]] = (),
+    *,
+    hand_over: bool = False,
+    tags: Iterable[str] = (),
+    worker: str = "",
+    incarnation: UUID | None = None,
+    lock_timeout: float | None = None,
+    using: str | None = None,
+) -> Finished:
+    """Finish many fetched jobs, each fenced by its claim, in few statements: what workers call.
+
+    Nothing is raised for a claim that was lost: it is listed. A job that failed while its cancellation was asked for
+    is stopped. With ``hand_over`` the next job of each ordered key that was finished is claimed in the same
+    transaction, if it is due, carries the ``tags``, and nothing of a higher priority waits in the queue. What somebody
+    else has locked is waited for ``lock_timeout`` seconds, or as long as ``LOCK_TIMEOUT_MS`` says.
+    """
+    using = database(using)
+    if lock_timeout is not None:
+        lock_timeout = check_seconds(lock_timeout, option="lock_timeout", minimum=0.001, maximum=3600)
+    most = get_settings().MAX_OUTPUT_BYTES
+    _check_pairs(completed, "completed")
+    _check_pairs(failed, "failed")
+    finished = Finished(lock_timeout=lock_timeout)
+    groups: dict[tuple[str, str], list[tuple[Job, str | None]]] = defaultdict(list)
+    for job, output in completed:
+        groups[job.queue_id, job.policy].append(
+            (job, None if output is None else clean_output(output, max_bytes=most)[0])
+        )
+    claimer = _Claimer(
+        check_tags(tags) if tags else [],
+        check_text(worker, option="worker", max_length=255),
+        None if incarnation is None else as_uuid(incarnation, option="incarnation"),
+    )
+    for (queue, policy), some in groups.items():
+        if policy not in LANED:
+            _complete_free(queue, some, finished, using)
+            continue
+        for few in chunks(some, MOST_KEYS):
+            _complete_laned(queue, policy, few, claimer if hand_over else None, finished, using)
+    for job, error in failed:
+        _alone(job, partial(_fail_or_stop, job, error, finished, using), finished, using)
+    return finished
+
+
+def _fail_or_stop(job: Job, error: object, finished: Finished, using: str) -> bool:
+    try:
+        finished.failed.append(fail(job, error, using=using))
+    except InvalidTransition as refusal:
+        if refusal.state != JobState.CANCELLING:
+            raise
+        stop(job, told(error), using=using)
+        finished.stopped.append(job.pk)
+    return True
+
+
+def _check_pairs(pairs: object, option: str) -> None:
+    """Before anything of the batch is written."""
+    fine = isinstance(pairs, list | tuple) and all(
+        isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Job) for pair in pairs
+    )
+    if not fine:
+        raise InvalidOption(option, "expected a list of pairs (job, value)", hint="Pass the jobs fetch() returned.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimer:
+    tags: list[str]
+    worker: str
+    incarnation: UUID | None
+
+
+def _complete_free(queue: str, some: list[tuple[Job, str | None]], finished: Finished, using: str) -> None:
+    statement = statements.at(leaf_of_job(some[0][0], using), statements.COMPLETE)
+    done = in_transaction(using, partial(rows, using, statement, completion_of(some)))
+    _account(some, {place for place, _ in done}, finished, using)
+
+
+def _complete_laned(
+    queue: str,
+    policy: str,
+    some: list[tuple[Job, str | None]],
+    claimer: _Claimer | None,
+    finished: Finished,
+    using: str,
+) -> None:
+    by_key = {job.singleton_key: (job, output) for job, output in some}
+    leaf = leaf_of_job(some[0][0], using)
+    completion = statements.at(leaf, statements.COMPLETE)
+
+    def work() -> tuple[set[int], list[tuple[Any, ...]]]:
+        if is_strict(using):
+            return set(), []
+        ours, _ = try_keys(using, queue, list(by_key))
+        mine = [(place, one) for place, one in enumerate(some, 1) if one[0].singleton_key in ours]
+        answers = rows(using, completion, completion_of([one for _, one in mine])) if mine else []
+        done = {mine[place - 1][0] for place, _ in answers}
+        ended = {mine[place - 1][1][0].singleton_key: state for place, state in answers}
+        return done, _pass_on(queue, leaf, policy, ended, by_key, claimer, using)
+
+    done, claimed = in_transaction(using, work)
+    finished.next += [_counted(job, by_key) for job in as_jobs(using, leaf, claimed)]
+    _account(some, done, finished, using)
+
+
+def _pass_on(
+    queue: str,
+    leaf: str,
+    policy: str,
+    ended: dict[str, str],
+    by_key: dict[str, tuple[Job, str | None]],
+    claimer: _Claimer | None,
+    using: str,
+) -> list[tuple[Any, ...]]:
+    """Claim the next job of each lane in which one was ended, where that may be; release the other lanes."""
+    limit = get_settings().HAND_OVER_LIMIT if policy == ORDERED else 0
+    fit = {key for key, state in ended.items() if state in BLOCKING and by_key[key][0].handed_over < limit}
+    claimed: list[tuple[Any, ...]] = []
+    if claimer and fit:
+        params = {"queue": queue, "keys": sorted(fit), "tags": claimer.tags, "worker": claimer.worker,
+                  "incarnation": claimer.incarnation}  # fmt: skip
+        claimed = claimed_rows(using, statements.at(leaf, statements.HAND_OVER), params)
+    place = statements.CLAIMED.index("singleton_key") + 1
+    others = ended.keys() - {row[place] for row in claimed}
+    if others:
+        release(using, {Lane(queue, policy, key) for key in others}, wait=False)
+    return claimed
+
+
+def _counted(job: Job, by_key: dict[str, tuple[Job, str | None]]) -> Job:
+    job.handed_over = by_key[job.singleton_key][0].handed_over + 1
+    return job
+
+
+def _account(some: list[tuple[Job, str | None]], done: set[int], finished: Finished, using: str) -> None:
+    """What the statement finished, by its place in the batch; the rest is looked at one by one."""
+    for place, (job, output) in enumerate(some, 1):
+        if place in done:
+            finished.completed.append(job.id)
+        else:
+            _complete_alone(job, output, finished, using)
+
+
+def _complete_alone(job: Job, output: str | None, finished: Finished, using: str) -> None:
+    """The side path of a batch: a claim that was lost, or a row or key that somebody else holds for the moment."""
+    if _alone(job, partial(complete_one, job, True, output, using), finished, using):
+        finished.completed.append(job.pk)
+
+
+def _alone(job: Job, work: Callable[[], bool], finished: Finished, using: str) -> bool:
+    """Finish one job of a batch, not waiting long for anybody: whether that was done; else it is lost or busy."""
+    try:
+        result = unless_locked(using, work, finished.lock_timeout)
+    except (ClaimLost, JobNotFound, InvalidTransition):
+        finished.lost.append(job.pk)
+        return False
+    if result is None:
+        finished.busy.append(job.pk)
+    return bool(result)

@@ -1,0 +1,235 @@
+"""Storing many jobs at once: all of them or none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, connections, transaction
+from psycopg import errors
+
+from ..exceptions import DuplicateJob
+from ..models import Job, Queue
+from ..options import JOB_OPTIONS
+from ..policies import LANED, ORDERED, QueuePolicy
+from ..states import Hold
+from . import announce, statements
+from .checked import Checked, check_items
+from .lanes import chunks
+from .queues import named
+from .send import OnDuplicate, check_on_duplicate, check_target, in_the_way
+from .transactions import again_after_conflict, database, joins, rows, wake
+
+
+def send_many(
+    queue: str,
+    items: Iterable[Mapping[str, Any]],
+    *,
+    on_duplicate: OnDuplicate = None,
+    using: str | None = None,
+) -> list[UUID | None]:
+    """Store many jobs at once, all or none, and return their ids in the order of the items.
+
+    Items are dicts of :func:`send`'s names. Raises what :func:`send` raises, naming every bad item; also
+    ``DuplicateJob`` when a policy's slot is taken. With ``on_duplicate="ignore"`` such an item's place holds ``None``,
+    with ``"return"`` the id of the job in the way.
+    """
+    using, queue = database(using), named(queue)
+    check_on_duplicate(on_duplicate)
+    jobs = check_items(items)
+    stored = check_target(queue, jobs, using)
+    if not jobs:
+        return []
+    if on_duplicate is None:
+        _refuse_repeated(queue, jobs, using)
+    work = partial(_store_many, stored, jobs, on_duplicate, using)
+    found, fresh = work() if joins(connections[using]) else again_after_conflict(work)
+    wake(using, [queue])
+    announce.sent(using, queue, fresh)
+    return found
+
+
+_Found = tuple[list[UUID | None], list[UUID]]  # the answer for each item, and the ids that were stored
+
+
+def _store_many(queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, using: str) -> _Found:
+    if on_duplicate is not None:
+        return _insert_others(queue, jobs, on_duplicate, using)
+    (_copy_or_refuse if _may_collide(queue, jobs) else _copy)(queue, jobs, using)
+    ids = [job.id for job in jobs]
+    return [*ids], ids
+
+
+_STORED = (
+    "id", "queue_id", "policy", "name", "priority", "singleton_key", "group_key", "tags", "data", "hold",
+    *JOB_OPTIONS,
+)  # fmt: skip
+_TIMED = ("start_after", "first_start_after", "throttle_slot")
+_NUMBERED = ("seq", "position")
+_AT_ONCE = 500
+
+_Stored = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]  # columns and rows
+
+
+def _may_collide(queue: Queue, jobs: list[Checked]) -> bool:
+    """Whether a constraint could refuse one of them."""
+    if any(job.given_id or job.throttle_seconds for job in jobs):
+        return True
+    return any(_has_slot(queue.policy, job.singleton_key) for job in jobs)
+
+
+def _has_slot(policy: str, key: str) -> bool:
+    """Whether the policy lets only so many jobs of this key wait."""
+    if policy == QueuePolicy.STANDARD:
+        return bool(key)
+    return policy not in (ORDERED, QueuePolicy.SINGLETON)
+
+
+def _refuse_repeated(queue: str, jobs: list[Checked], using: str) -> None:
+    given = [job.id for job in jobs if job.given_id]
+    if not given:
+        return
+    problems = [f"the id {id} is given {n} times" for id, n in Counter(given).items() if n > 1]
+    problems += [f"a job with the id {id} exists already" for id in sorted(_existing(jobs, using))]
+    if problems:
+        raise DuplicateJob(queue, problems)
+
+
+def _columns_and_rows(queue: Queue, jobs: list[Checked], using: str, *, births: bool) -> _Stored:
+    """What to store for these jobs. Times are counted from the database's clock, which is asked only if needed."""
+    timed = any(job.delay or job.start_after or job.throttle_seconds for job in jobs)
+    now = rows(using, "SELECT clock_timestamp()")[0][0] if timed else None
+    holds = _births(queue, jobs, now) if births else (_until(job, now) for job in jobs)
+    plain = _rows(queue, jobs, holds)
+    if now is None:
+        return _STORED, plain
+    timed_rows = (row + _times(job, now) for row, job in zip(plain, jobs, strict=True))
+    return _STORED + _TIMED, timed_rows
+
+
+def _rows(queue: Queue, jobs: list[Checked], holds: Iterable[str | None]) -> Iterator[tuple[Any, ...]]:
+    inherited = tuple(getattr(queue, name) for name in JOB_OPTIONS)
+    name, policy = queue.name, queue.policy
+    for job, hold in zip(jobs, holds, strict=True):
+        options = inherited
+        if job.options:
+            options = tuple(job.options.get(key, value) for key, value in zip(JOB_OPTIONS, inherited, strict=True))
+        yield (job.id, name, policy, job.name, job.priority, job.singleton_key, job.group_key, job.tags,
+               job.data, hold, *options)  # fmt: skip
+
+
+def _due_at(job: Checked, now: datetime) -> datetime | None:
+    return job.start_after or (now + timedelta(seconds=job.delay) if job.delay else None)
+
+
+def _until(job: Checked, now: datetime | None) -> str | None:
+    due_at = None if now is None else _due_at(job, now)
+    return Hold.UNTIL.value if due_at is not None and now is not None and due_at > now else None
+
+
+def _births(queue: Queue, jobs: list[Checked], now: datetime | None) -> Iterator[str | None]:
+    """All due jobs of a lane but the one that goes first are born waiting, which is safe as they commit with it."""
+    first: dict[str, Checked] = {}
+    if queue.policy in LANED:
+        for job in jobs:
+            leader = first.get(job.singleton_key)
+            passes = leader is None or (queue.policy != ORDERED and job.priority > leader.priority)
+            if passes and _until(job, now) is None:
+                first[job.singleton_key] = job
+    for job in jobs:
+        waits = first and first.get(job.singleton_key, job) is not job
+        yield _until(job, now) or (Hold.LANE.value if waits else None)
+
+
+def _times(job: Checked, now: datetime) -> tuple[datetime, datetime | None, str | None]:
+    due_at, every = _due_at(job, now), job.throttle_seconds
+    slot = None if every is None else f"{every}:{int(now.timestamp() // every)}"
+    return due_at or now, due_at, slot
+
+
+def _in_order_of_keys(queue: Queue, using: str, columns: tuple[str, ...], stored: Iterable[tuple[Any, ...]]) -> _Stored:
+    """The same rows, numbered in the order given, but stored in the order of what a constraint could refuse.
+
+    So batches with the same keys wait for each other one way round only, and never deadlock. Of rows that want the same
+    slot the first one given goes first.
+    """
+    unnumbered = list(stored)
+    numbers = rows(using, statements.NUMBERS, [len(unnumbered)])
+    numbered = [(*row, number, number) for row, (number,) in zip(unnumbered, numbers, strict=True)]
+    key, id = columns.index("singleton_key"), columns.index("id")
+    slot = columns.index("throttle_slot") if "throttle_slot" in columns else None
+
+    def place(row: tuple[Any, ...]) -> tuple[str, int, UUID]:
+        throttled = slot is not None and row[slot] is not None
+        return row[key], row[-1] if throttled or _has_slot(queue.policy, row[key]) else 0, row[id]
+
+    return columns + _NUMBERED, sorted(numbered, key=place)
+
+
+def _copy(queue: Queue, jobs: list[Checked], using: str) -> None:
+    """COPY, the fastest way in."""
+    columns, stored = _columns_and_rows(queue, jobs, using, births=True)
+    if _may_collide(queue, jobs):
+        columns, stored = _in_order_of_keys(queue, using, columns, stored)
+    connection = connections[using]
+    statement = statements.SEND_MANY.format(columns=", ".join(columns))
+    with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(statement) as copy:
+        write = copy.write_row
+        for row in stored:
+            write(row)
+
+
+def _copy_or_refuse(queue: Queue, jobs: list[Checked], using: str) -> None:
+    """COPY, and when a constraint refuses something: nothing is stored, and every item in the way is named."""
+    try:
+        with transaction.atomic(using=using):
+            _copy(queue, jobs, using)
+    except IntegrityError as error:
+        if not isinstance(error.__cause__, errors.UniqueViolation):
+            raise
+        _insert_others(queue, jobs, None, using)
+
+
+def _insert_others(queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, using: str) -> _Found:
+    """INSERT what no constraint refuses; all of it is taken back where a refusal is an error."""
+    with transaction.atomic(using=using):
+        taken = _existing(jobs, using)
+        fresh = {job.id: place for place, job in reversed(list(enumerate(jobs))) if job.id not in taken}
+        stored = _insert(queue, [jobs[place] for place in sorted(fresh.values())], using)
+        found = [job.id if job.id in stored and fresh[job.id] == place else None for place, job in enumerate(jobs)]
+        refused = [place for place, id in enumerate(found) if id is None]
+        fresh_ids = [id for id in found if id is not None]
+        if refused and on_duplicate is None:
+            raise DuplicateJob(queue.name, [_taken(place, jobs[place]) for place in refused])
+        for place in refused if on_duplicate == "return" else ():
+            other = in_the_way(queue, jobs[place], using)
+            found[place] = other.pk if other else None
+    return found, fresh_ids
+
+
+def _existing(jobs: list[Checked], using: str) -> set[UUID]:
+    """Those of the given ids that some queue has already: the database would refuse only those of this one."""
+    given = [job.id for job in jobs if job.given_id]
+    return set(Job.objects.using(using).filter(pk__in=given).values_list("pk", flat=True)) if given else set()
+
+
+def _taken(place: int, job: Checked) -> str:
+    if job.given_id:
+        return f"items[{place}]: the id {job.id} or its place in the queue is taken"
+    key = f" of the key {job.singleton_key!r}" if job.singleton_key else ""
+    return f"items[{place}]: the place{key} in the queue is taken"
+
+
+def _insert(queue: Queue, jobs: list[Checked], using: str) -> set[UUID]:
+    """No job is born waiting for another here, because that other may be the one that is refused."""
+    columns, all_rows = _in_order_of_keys(queue, using, *_columns_and_rows(queue, jobs, using, births=False))
+    one = "(" + ", ".join(["%s"] * len(columns)) + ")"
+    stored: set[UUID] = set()
+    for some in chunks(list(all_rows), _AT_ONCE):
+        statement = statements.INSERT_OTHERS.format(columns=", ".join(columns), values=", ".join([one] * len(some)))
+        stored.update(row[0] for row in rows(using, statement, [value for row in some for value in row]))
+    return stored

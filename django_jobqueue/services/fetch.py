@@ -1,0 +1,428 @@
+"""Claiming jobs: each to one worker, and of a lane one at a time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.models import Q
+
+from ..encoding import check_tags, check_text, decode
+from ..exceptions import UnsafeIsolation
+from ..expressions import Tid
+from ..identifiers import as_uuid
+from ..models import Job
+from ..options import YEAR, check_int, check_seconds
+from ..partitions import leaf_of
+from ..policies import LANED, ORDERED
+from ..states import JobState
+from . import statements
+from .lanes import MOST_KEYS, try_keys
+from .queues import named, no_queue
+from .transactions import (
+    READ_COMMITTED,
+    claimed_rows,
+    database,
+    execute,
+    in_transaction,
+    joins,
+    rows,
+)
+
+MOST_JOBS = 10_000
+RELEASED_AT_ONCE = 1_000
+HELD_AT_ONCE = 5_000
+ROUNDS = 5  # how often one fetch looks further when what it saw had to wait
+SECOND_LOOKS = 3  # how often it looks again when every key it saw was in somebody's hands
+_DATA = statements.CLAIMED.index("data") + 1
+
+
+class Candidate(NamedTuple):
+    tid: str
+    id: UUID
+    key: str
+    state: str
+    seq: int
+    priority: int
+    position: int
+
+
+@dataclass
+class Bookmark:
+    """Where a busy fetcher found its last job, so that it need not read again what lies before.
+
+    That matters only while some old transaction keeps the rows of finished jobs alive. Jobs that became fetchable
+    behind the bookmark are found by the full look that happens once a second, and whenever a batch is not full.
+    """
+
+    seconds: float = 1.0
+    priority: int | None = None
+    position: int = 0
+    looked_at: float = field(default=float("-inf"), repr=False)
+
+    def is_fresh(self) -> bool:
+        return self.priority is not None and time.monotonic() - self.looked_at < self.seconds
+
+    def move(self, priority: int, position: int) -> None:
+        self.priority, self.position = priority, position
+
+    def looked(self) -> None:
+        self.looked_at = time.monotonic()
+
+
+class _Claimer(NamedTuple):
+    """Who claims, from where, and which jobs it takes."""
+
+    using: str
+    queue: str
+    tags: list[str]
+    worker: str
+    incarnation: UUID | None
+    lease: float | None
+    bookmark: Bookmark | None
+    leaf: str = ""
+
+    @property
+    def assignment(self) -> list[Any]:
+        return [self.worker, self.incarnation, self.lease]
+
+    def rows(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
+        return claimed_rows(self.using, statements.at(self.leaf, statement), params)
+
+    def execute(self, statement: str, params: Any) -> int:
+        return execute(self.using, statements.at(self.leaf, statement), params)
+
+
+def fetch(
+    queue: str,
+    limit: int = 1,
+    *,
+    tags: Iterable[str] = (),
+    worker: str = "",
+    incarnation: UUID | None = None,
+    lease: float | timedelta | None = None,
+    bookmark: Bookmark | None = None,
+    using: str | None = None,
+) -> list[Job]:
+    """Claim up to ``limit`` fetchable jobs, highest priority and then oldest first, and return them active.
+
+    With ``tags``, only jobs that carry all of them. Of an ordered key at most its head is returned. A ``lease`` gives
+    the jobs back, uncharged, when it runs out. An empty list means that there is nothing to do now, or that the queue
+    is paused. Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction stricter than
+    READ COMMITTED.
+    """
+    limit = check_int(limit, option="limit", minimum=1, maximum=MOST_JOBS)
+    queue = named(queue)
+    claimer = _Claimer(
+        database(using),
+        queue,
+        check_tags(tags) if tags else [],
+        check_text(worker, option="worker", max_length=255),
+        None if incarnation is None else as_uuid(incarnation, option="incarnation"),
+        None if lease is None else check_seconds(lease, option="lease", minimum=0.001, maximum=YEAR),
+        bookmark,
+    )
+    policy, partition = _look_at_queue(claimer)
+    if policy is None:
+        return []
+    claimer = claimer._replace(leaf=leaf_of(queue, partition))
+    if policy in LANED:
+        return _fetch_lanes(claimer, policy, limit)
+    return in_transaction(claimer.using, partial(_fetch_free, claimer, limit))
+
+
+def _look_at_queue(claimer: _Claimer) -> tuple[str | None, bool]:
+    """The queue's policy, or ``None`` while it is paused, and whether it has a part of the table to itself."""
+    found = rows(claimer.using, statements.LOOK_AT_QUEUE, [claimer.queue])
+    if not found:
+        raise no_queue(claimer.queue, claimer.using)
+    policy, partition, paused, isolation = found[0]
+    if joins(connections[claimer.using]) and isolation != READ_COMMITTED:
+        raise UnsafeIsolation(isolation)
+    return None if paused else policy, partition
+
+
+def _release_due(claimer: _Claimer) -> None:
+    """Lift the holds of jobs whose time has come, and give back jobs whose lease ran out."""
+    due, leases = claimer.rows(statements.LOOK_AT_TIMES, [claimer.queue, claimer.queue])[0]
+    if due:
+        claimer.execute(statements.RELEASE_DUE, [claimer.queue, RELEASED_AT_ONCE])
+    if leases:
+        from .recover import end_leases
+
+        end_leases(claimer.using, claimer.queue)
+
+
+# ----------------------------------------------------------------------------------- jobs that wait for nobody
+
+
+def _fetch_free(claimer: _Claimer, limit: int) -> list[Job]:
+    claimed: list[Job] = []
+    for look in _looks(claimer):
+        claimed += _claim_free(claimer, look, limit - len(claimed))
+        if len(claimed) == limit:
+            break
+    return claimed
+
+
+def _claim_free(claimer: _Claimer, look: Look, limit: int) -> list[Job]:
+    if claimer.tags:
+        return _claim(claimer, [candidate.tid for candidate in _candidates(claimer, look, limit)])
+    picked, params = _compiled(claimer.using, claimer.queue, claimer.leaf, look, limit)
+    statement = statements.PICK_AND_CLAIM.format(candidates=picked)
+    return _in_order(claimer, claimer.rows(statement, [*params, *claimer.assignment]))
+
+
+# ------------------------------------------------------------------------------------------------- candidates
+
+
+class Look(NamedTuple):
+    """A part of the order to look along: above a priority, or within one after a position, or all of it."""
+
+    above: int | None = None
+    within: int | None = None
+    after: int | None = None
+    below: int | None = None
+
+
+def _looks(claimer: _Claimer) -> Iterable[Look]:
+    mark = claimer.bookmark
+    if mark is not None and mark.is_fresh() and mark.priority is not None:
+        yield Look(above=mark.priority)
+        yield Look(within=mark.priority, after=mark.position)
+    if mark is not None:
+        mark.looked()
+    _release_due(claimer)
+    yield Look()
+
+
+def _along(look: Look) -> Q:
+    where = Q()
+    if look.above is not None:
+        where &= Q(priority__gt=look.above)
+    if look.within is not None:
+        where &= Q(priority=look.within, position__gt=look.after)
+    if look.below is not None:
+        where &= Q(priority__lt=look.below) | Q(priority=look.below, position__gt=look.after)
+    return where
+
+
+def _picked(using: str, queue: str, look: Look) -> Any:  # the stubs do not know annotations
+    waiting = Job.objects.using(using).in_queue(queue).filter(_along(look)).fetchable().in_order()
+    return waiting.select_for_update(skip_locked=True).annotate(tid=Tid())
+
+
+@lru_cache(maxsize=512)
+def _compiled(using: str, queue: str, leaf: str, look: Look, limit: int) -> tuple[str, tuple[Any, ...]]:
+    """The ORM's statement that picks and locks candidates; cached, because to compose it costs as much as to run it."""
+    return _statement(using, leaf, _picked(using, queue, look).values_list("tid")[:limit])
+
+
+def _statement(using: str, leaf: str, picked: Any) -> tuple[str, tuple[Any, ...]]:
+    """The same for the queue's own part of the table, which halves the time the planner takes."""
+    with transaction.atomic(using=using, savepoint=False):  # which Django asks for; nothing is sent
+        statement, params = picked.query.get_compiler(using).as_sql()
+    whole = f'FROM "{Job._meta.db_table}"'
+    return statement.replace(whole, f'FROM {leaf} "{Job._meta.db_table}"'), tuple(params)
+
+
+def _candidates(claimer: _Claimer, look: Look, limit: int, without: Collection[str] = ()) -> list[Candidate]:
+    """Fetchable jobs in order, locked, without these keys; whatever somebody else has locked is passed over."""
+    if claimer.tags:
+        return _tagged_candidates(claimer, look, limit, without)
+    picked = _picked(claimer.using, claimer.queue, look)
+    if without:
+        picked = picked.exclude(singleton_key__in=without)
+    statement, params = _statement(claimer.using, claimer.leaf, picked.values_list(*_CANDIDATE)[:limit])
+    return [Candidate(*row) for row in claimer.rows(statement, params)]
+
+
+_CANDIDATE = ("tid", "id", "singleton_key", "state", "seq", "priority", "position")
+
+
+def _tagged_candidates(claimer: _Claimer, look: Look, limit: int, without: Collection[str] = ()) -> list[Candidate]:
+    queue, tags, keys = claimer.queue, claimer.tags, list(without)
+    found: list[tuple[Any, ...]] = []
+    if look == Look():
+        found = claimer.rows(statements.TAGGED_IN_FRONT, [queue, max(limit, 100), tags, keys, limit])
+    if len(found) < limit:
+        seen = [row[1] for row in found]
+        params = [tags, queue, seen, keys, *_beyond(look), limit - len(found)]
+        found += claimer.rows(statements.TAGGED, params)
+    return [Candidate(*row) for row in found]
+
+
+def _beyond(look: Look) -> tuple[int, int]:
+    """Where to go on, as the greatest (priority, -position) that is meant."""
+    return (2**31, 0) if look.below is None else (look.below, -(look.after or 0))
+
+
+def _claim(claimer: _Claimer, tids: Sequence[str], xmin: int | None = None) -> list[Job]:
+    if not tids:
+        return []
+    return _in_order(claimer, claimer.rows(statements.CLAIM, [*claimer.assignment, xmin, list(tids)]))
+
+
+def _in_order(claimer: _Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
+    """Jobs as the statement returned them, put back into the order of the fetch."""
+    if len(claimed) > 1:
+        claimed.sort(key=_order)
+    if claimed and claimer.bookmark is not None:
+        last = claimed[-1]
+        claimer.bookmark.move(last[_PRIORITY], last[0])
+    return as_jobs(claimer.using, claimer.leaf, claimed)
+
+
+_PRIORITY = statements.CLAIMED.index("priority") + 1
+
+
+def _order(row: tuple[Any, ...]) -> tuple[int, int]:
+    return -row[_PRIORITY], row[0]
+
+
+def as_jobs(using: str, leaf: str, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
+    jobs = []
+    for row in claimed:
+        job = Job.from_row(using, _NAMES, row)
+        job.data, job.leaf = decode(row[_DATA]), leaf
+        jobs.append(job)
+    return jobs
+
+
+_NAMES = ("position", *statements.CLAIMED)
+
+
+# ------------------------------------------------------------------------------------------------------ lanes
+
+
+def _fetch_lanes(claimer: _Claimer, policy: str, limit: int) -> list[Job]:
+    """Claim heads of lanes, and look again at once if this look only put others on hold."""
+    own = not joins(connections[claimer.using])
+    looks = SECOND_LOOKS
+    while True:
+        judge = in_transaction(claimer.using, partial(_claim_heads, claimer, policy, limit))
+        if judge.claimed or not own:
+            return judge.claimed
+        if judge.held and not judge.saw_all:
+            continue  # what it saw is held now, so the next look begins behind that
+        looks -= 1
+        if not judge.refused or not looks:
+            return []
+        time.sleep(random.uniform(0.001, 0.005))
+
+
+def _claim_heads(claimer: _Claimer, policy: str, limit: int) -> _Judge:
+    """Look along the order, some candidates at a time, until enough heads are claimed."""
+    judge = _Judge(claimer, policy)
+    for look in _looks(claimer):
+        rounds = ROUNDS
+        while rounds:
+            wanted, refused = limit - len(judge.claimed), len(judge.refused)
+            most = min(3 * wanted + 10, 1_000)
+            candidates = _candidates(claimer, look, most, judge.refused)
+            judge.claim(candidates, wanted)
+            judge.saw_all = len(candidates) < most and not judge.is_tired()
+            if len(judge.claimed) >= limit or len(candidates) < most or judge.is_tired():
+                break
+            rounds -= len(judge.refused) == refused  # keys in somebody's hands must not keep others from being seen
+            look = Look(below=candidates[-1].priority, after=candidates[-1].position)
+        if len(judge.claimed) >= limit or judge.is_tired():
+            break
+    return judge
+
+
+class _Judge:
+    """Decides, for one fetch, which candidates go and which are held, and remembers the keys it has locked."""
+
+    def __init__(self, claimer: _Claimer, policy: str) -> None:
+        self.claimer, self.policy = claimer, policy
+        self.ours: set[str] = set()
+        self.refused: set[str] = set()
+        self.claimed: list[Job] = []
+        self.held = 0
+        self.saw_all = False  # whether it has come to the end of what could be fetched
+        self.taken: set[str] = set()  # lanes in which this fetch has claimed a job
+        self.xmin = 0
+
+    def is_tired(self) -> bool:
+        """Whether it may lock no more keys; refused ones hold no lock and do not count."""
+        return len(self.ours) >= MOST_KEYS
+
+    def claim(self, candidates: list[Candidate], wanted: int) -> None:
+        mine = self._lock(candidates)
+        if not mine:
+            return
+        going, held, blocked = (self._ordered if self.policy == ORDERED else self._one_running)(mine)
+        going = going[:wanted]
+        self.claimed += _claim(self.claimer, [candidate.tid for candidate in going], self.xmin or None)
+        self.taken.update(candidate.key for candidate in going)
+        self._hold(held, blocked)
+
+    def _lock(self, candidates: list[Candidate]) -> list[Candidate]:
+        """The candidates whose key is ours: by now, or from an earlier round."""
+        keys = dict.fromkeys(c.key for c in candidates if c.key not in self.ours and c.key not in self.refused)
+        asked = list(keys)[: MOST_KEYS - len(self.ours)]
+        if asked:
+            got, xmin = try_keys(self.claimer.using, self.claimer.queue, asked)
+            self.xmin = self.xmin or xmin
+            self.ours |= got
+            self.refused.update(key for key in asked if key not in got)
+        return [candidate for candidate in candidates if candidate.key in self.ours]
+
+    def _ordered(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
+        lanes = self._look(mine)
+        overdue = self._overdue(lanes)
+        going, held, blocked = [], [], set()
+        for candidate in mine:
+            is_blocked, head = lanes[candidate.key]
+            if candidate.state != JobState.CREATED:  # it is itself what blocks its lane
+                going.append(candidate)
+            elif is_blocked or candidate.key in self.taken:
+                held.append(candidate)
+                blocked.add(candidate.key)
+            elif candidate.key in overdue:
+                continue  # somebody who is due goes before it, as soon as its hold is lifted
+            elif candidate.seq == head:
+                going.append(candidate)
+            else:
+                held.append(candidate)
+        return going, held, blocked
+
+    def _look(self, mine: list[Candidate]) -> dict[str, tuple[bool, int | None]]:
+        keys = sorted({candidate.key for candidate in mine})
+        found = self.claimer.rows(statements.LOOK_AT_LANES, {"queue": self.claimer.queue, "keys": keys})
+        return {key: (blocked, head) for key, blocked, head in found}
+
+    def _overdue(self, lanes: dict[str, tuple[bool, int | None]]) -> set[str]:
+        heads = {key: head for key, (blocked, head) in lanes.items() if not blocked and head is not None}
+        if not heads:
+            return set()
+        params = {"queue": self.claimer.queue, "keys": list(heads), "heads": list(heads.values())}
+        return {key for (key,) in self.claimer.rows(statements.OVERDUE_IN_LANES, params)}
+
+    def _one_running(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
+        keys = sorted({candidate.key for candidate in mine} - self.taken)
+        params = {"queue": self.claimer.queue, "policy": self.policy, "keys": keys}
+        busy = {key for key, running in self.claimer.rows(statements.LOOK_AT_RUNNING, params) if running}
+        going: dict[str, Candidate] = {}
+        held = []
+        for candidate in mine:
+            if candidate.key in busy or candidate.key in self.taken or candidate.key in going:
+                held.append(candidate)
+            else:
+                going[candidate.key] = candidate
+        return list(going.values()), held, set()
+
+    def _hold(self, held: list[Candidate], blocked: Collection[str]) -> None:
+        self.held += len(held)
+        if held:
+            self.claimer.execute(statements.HOLD_CANDIDATES, [[candidate.tid for candidate in held]])
+        if blocked:
+            self.claimer.execute(statements.HOLD_LANES, [self.claimer.queue, sorted(blocked), HELD_AT_ONCE])

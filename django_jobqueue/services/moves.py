@@ -1,0 +1,155 @@
+"""Moving jobs from state to state: one way for every verb but the claim and the plain completion.
+
+A verb says which jobs it means and what is to become of each; here they are locked in the one order that cannot
+deadlock, moved by one statement, copied to their dead-letter queue if they died, and their lanes are released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ..conf import get_settings
+from ..encoding import clean_text
+from ..fingerprints import fingerprint
+from ..identifiers import uuid7
+from ..models import Job, Queue
+from ..policies import LANED, ORDERED, QueuePolicy
+from ..states import BLOCKING, ELIGIBLE, JobState
+from . import announce, statements
+from .lanes import Lane, Locked, lanes_of
+from .queues import named
+from .transactions import in_transaction, logger, rows, wake
+
+# What a decision may need to know of a job; its data and history stay where they are.
+_NEEDED = (
+    "id", "queue_id", "seq", "policy", "state", "hold", "attempt", "singleton_key", "retry_count", "retry_limit",
+    "retry_delay", "retry_backoff", "retry_delay_max", "crashes", "assignee", "assigned_at", "last_retry_at",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Change:
+    """What is to become of one job; what is ``None`` stays as it is."""
+
+    state: JobState
+    delay: float | None = None  # for a state that waits: how long
+    charge: int = 0  # retries this costs
+    more_retries: int = 0  # retries this allows besides
+    crashes: int | None = None
+    error: str | None = None
+    reason: str | None = None
+    note: str | None = None
+    data: str | None = None
+    outcome: str | None = None  # how the attempt ended, if one did
+    died: bool = False  # attempts used up: a copy goes to the dead-letter queue
+
+
+class Moved(NamedTuple):
+    """The jobs as they were when they were locked, what became of those that moved, and when they are due."""
+
+    jobs: list[Job]
+    changes: dict[UUID, Change]
+    due: dict[UUID, datetime]
+
+
+Decision = Callable[[Job], Change | None]
+Decide = Callable[[list[Job]], Decision]  # looks at all of them once, when they are locked, then judges each
+
+
+def move_each(
+    using: str, ids: Collection[UUID], decide: Decide, *, queue: str | None = None, skip_locked: bool = False
+) -> Moved:
+    """Lock these jobs and move each as ``decide`` says of it; what was moved, and how.
+
+    ``decide`` sees the jobs locked and may raise: then nothing is moved.
+    """
+
+    def work() -> Moved:
+        locked, jobs = lock(using, ids, queue=queue, skip_locked=skip_locked)
+        decision = decide(jobs)
+        changes = {job.pk: change for job in jobs if (change := decision(job)) is not None}
+        due = apply(using, [job for job in jobs if job.pk in changes], changes, locked)
+        return Moved(jobs, changes, due)
+
+    return in_transaction(using, work)
+
+
+def lock(
+    using: str, ids: Collection[UUID], *, queue: str | None = None, skip_locked: bool = False
+) -> tuple[Locked, list[Job]]:
+    """Lock the lanes of these jobs, then the jobs themselves, by id.
+
+    The keys must come first, and can: a job's queue and key never change. With ``skip_locked`` nothing is waited for,
+    and jobs whose key or row somebody else has locked are left out.
+    """
+    meant = Job.objects.using(using).filter(pk__in=ids)
+    if queue is not None:
+        meant = meant.in_queue(named(queue))
+    found = meant.filter(policy__in=sorted(LANED)).order_by().values_list("queue_id", "policy", "singleton_key")
+    locked = Locked(using, {Lane(*row) for row in found}, wait=not skip_locked)
+    jobs = meant.order_by("pk").select_for_update(skip_locked=skip_locked).only(*_NEEDED)
+    return locked, [job for job in jobs if (job.queue_id, job.policy, job.singleton_key) not in locked.refused]
+
+
+def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Locked) -> dict[UUID, datetime]:
+    """Write the changes of jobs that are locked already; when each is next due."""
+    if not jobs:
+        return {}
+    due = dict(rows(using, statements.MOVE, _arrays(jobs, changes)))
+    _copy_dead(using, [job.pk for job in jobs if changes[job.pk].died])
+    locked.release(lanes_of(job for job in jobs if _frees_lane(job, changes[job.pk].state)))
+    announce.moved(using, jobs, changes)
+    wake(
+        using,
+        {job.queue_id for job in jobs if changes[job.pk].state in ELIGIBLE and not changes[job.pk].delay},
+    )
+    return due
+
+
+def _frees_lane(job: Job, state: JobState) -> bool:
+    """Whether others of its lane may go now: an ordered lane stays blocked as long as one of its jobs blocks it."""
+    if state == JobState.CANCELLING:
+        return False
+    return not (job.policy == ORDERED and state in BLOCKING)
+
+
+def _arrays(jobs: Iterable[Job], changes: dict[UUID, Change]) -> list[list[Any]]:
+    columns: list[list[Any]] = [[] for _ in range(14)]
+    for job in sorted(jobs, key=attrgetter("seq")):  # those that fail together wait again in the order of their sends
+        change = changes[job.pk]
+        error = None if change.error is None else clean_text(change.error, max_chars=_error_chars())
+        # An unordered job that waits again goes behind those that wait already; an ordered one keeps its place.
+        behind = change.state in ELIGIBLE and job.policy != ORDERED and change.charge > 0
+        mark = fingerprint(error) if error and change.outcome else None
+        delay = None if change.delay is None else float(change.delay)  # one type for the whole column
+        row = (job.pk, job.queue_id, change.state.value, delay, change.charge, change.more_retries, behind,
+               change.crashes, error, change.reason, change.note, change.data, mark, change.outcome)  # fmt: skip
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    return columns
+
+
+def _error_chars() -> int:
+    return get_settings().MAX_ERROR_CHARS
+
+
+def _copy_dead(using: str, ids: list[UUID]) -> None:
+    if not ids:
+        return
+    copied = rows(using, statements.DEAD_LETTER, [ids, [uuid7() for _ in ids]])
+    wake(using, {queue for queue, _ in copied})
+    done = {source for _, source in copied}
+    missing = Queue.objects.using(using).filter(dead_letter__isnull=False, jobs__pk__in=set(ids) - done)
+    if set(ids) - done and (queues := list(missing.values_list("name", flat=True).distinct())):
+        logger.warning("dead-letter queue is missing; the job stays where it is", extra={"queues": queues})
+
+
+def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:
+    """Stately jobs that cannot wait for a retry, because another of their key already does: and which."""
+    stately = [job.pk for job in jobs if job.policy == QueuePolicy.STATELY]
+    return dict(rows(using, statements.RETRYING_BESIDE, [stately])) if stately else {}

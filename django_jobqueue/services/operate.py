@@ -1,0 +1,397 @@
+"""What operators and callers do to jobs: retry, skip, cancel, delete, purge, reschedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import QuerySet
+from psycopg.errors import UniqueViolation
+
+from ..conf import get_encoder, get_settings
+from ..encoding import check_tags, check_text, clean_text, encode
+from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
+from ..expressions import StatementTimestamp
+from ..identifiers import as_uuid
+from ..models import Job, Operation
+from ..options import check_state
+from ..policies import LANED, QueuePolicy
+from ..states import DEAD, FINAL, OCCUPIED, FailureReason, JobState
+from . import announce, lanes, statements
+from .finish import Target
+from .lanes import chunks, lanes_of
+from .moves import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
+from .queues import check_exists, named
+from .transactions import after_commit, database, in_transaction, joins, rows
+
+Jobs = Target | Iterable[Target] | QuerySet[Job]
+KEEP: Any = object()
+AT_ONCE = 500
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an operator's verb moved, and what it refused, with the reason."""
+
+    moved: list[UUID] = field(default_factory=list)
+    refused: dict[UUID, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.moved)
+
+    def __bool__(self) -> bool:
+        return bool(self.moved)
+
+
+@dataclass(slots=True)
+class Cancellation:
+    """The jobs that a cancel reached, those it did not know or that were final, and what each was before."""
+
+    cancelled: list[UUID] = field(default_factory=list)
+    unknown: list[UUID] = field(default_factory=list)
+    previous: dict[UUID, JobState] = field(default_factory=dict)
+
+
+def retry(
+    jobs: Jobs,
+    *,
+    data: Any = KEEP,
+    operator: str = "",
+    reason: str = "",
+    queue: str | None = None,
+    using: str | None = None,
+) -> Outcome:
+    """Give dead jobs another attempt, at once and, on an ordered queue, before all others of their key.
+
+    Its retry limit is raised by one. A job whose policy's slot is taken meanwhile stays dead and is listed as refused.
+    For one job given by itself ``JobNotFound`` and ``InvalidTransition`` are raised instead.
+    """
+    note = _noted(operator, reason)
+    settings = get_settings()
+    text = None
+    if data is not KEEP:
+        text = encode(data, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=get_encoder())
+    using = database(using)
+    change = Change(JobState.RETRY, delay=0, more_retries=1, crashes=0, data=text)
+
+    def decide(found: list[Job]) -> Decision:
+        taken = _slots_taken(using, found)
+        return lambda job: _refuse(job, f"its place is taken by job {taken[job.pk]}") if job.pk in taken else change
+
+    return _operate("retry", jobs, DEAD, JobState.RETRY, decide, note, queue, using)
+
+
+def skip(jobs: Jobs, *, reason: str, operator: str = "", queue: str | None = None, using: str | None = None) -> Outcome:
+    """End dead or waiting-to-retry jobs with a reason; their keys go on with the next job.
+
+    Raises ``InvalidOption`` without a reason; for one job given by itself ``JobNotFound`` and ``InvalidTransition``.
+    """
+    note = _noted(operator, reason)
+    if not note.reason.strip():
+        raise InvalidOption("reason", "expected a text that says why", hint="It is kept with the job.")
+    text = f"{note.operator}: {note.reason}" if note.operator else note.reason
+    change = Change(JobState.STOPPED, reason=FailureReason.SKIPPED, note=text)
+    allowed = DEAD | {JobState.RETRY, JobState.UNKNOWN_RETRY}
+    return _operate(
+        "skip", jobs, allowed, JobState.STOPPED, lambda _: lambda _: change, note, queue,
+        database(using),
+    )  # fmt: skip
+
+
+def cancel(
+    ids: Jobs = (),
+    *,
+    tags: Iterable[str] = (),
+    force: bool = False,
+    operator: str = "",
+    queue: str | None = None,
+    using: str | None = None,
+) -> Cancellation:
+    """Cancel these jobs, and all that carry every one of these tags.
+
+    A waiting job ends at once. An active one becomes cancelling until its worker answers; with ``force`` it is stopped
+    at once, and then its handler and the next job of its key may overlap. Final and unknown jobs are listed, never an
+    error. Raises ``InvalidOption`` when neither ids nor tags are given.
+    """
+    using = database(using)
+    note = _noted(operator)
+    wanted, tagged = _selection("cancel", ids, tags)
+
+    def decide(_: list[Job]) -> Decision:
+        return lambda job: _cancelled(job, force)
+
+    def work() -> Moved:
+        return move_each(using, _ids_of(wanted, tagged, queue, using), decide, queue=queue)
+
+    moved = in_transaction(using, work)
+    kept = {job.pk for job in moved.jobs if job.state == JobState.CANCELLING and job.pk not in moved.changes}
+    result = Cancellation(
+        cancelled=[job.pk for job in moved.jobs if job.pk in moved.changes or job.pk in kept],
+        previous={job.pk: JobState(job.state) for job in moved.jobs},
+    )
+    reached = set(result.cancelled)
+    named = dict.fromkeys(wanted) | dict.fromkeys(job.pk for job in moved.jobs)
+    result.unknown = [id for id in named if id not in reached]
+    if note.operator:
+        _record("cancel", note, queue, result.cancelled, dict.fromkeys(result.unknown, ""), using)
+    return result
+
+
+def _cancelled(job: Job, force: bool) -> Change | None:
+    match JobState(job.state):
+        case JobState.CREATED:
+            return Change(JobState.CANCELLED, reason=FailureReason.CANCELLED)
+        case JobState.RETRY | JobState.UNKNOWN_RETRY:
+            return Change(JobState.STOPPED, reason=FailureReason.CANCELLED)
+        case JobState.ACTIVE | JobState.CANCELLING if force:
+            return Change(JobState.STOPPED, reason=FailureReason.CANCELLED, outcome="cancelled")
+        case JobState.ACTIVE:
+            return Change(JobState.CANCELLING, reason=FailureReason.CANCELLED)
+        case _:
+            return None
+
+
+def delete(
+    ids: Jobs = (),
+    *,
+    tags: Iterable[str] = (),
+    operator: str = "",
+    queue: str | None = None,
+    using: str | None = None,
+) -> int:
+    """Delete final and dead jobs, all or none, and return how many; a key that one of them blocked goes on.
+
+    Raises ``InvalidOption`` without ids and tags, ``JobNotFound`` for an id that does not exist, and
+    ``InvalidTransition`` if one of them is not finished.
+    """
+    using = database(using)
+    note = _noted(operator)
+    wanted, tagged = _selection("delete", ids, tags)
+
+    def work() -> list[UUID]:
+        locked, jobs = lock(using, _ids_of(wanted, tagged, queue, using), queue=queue)
+        missing = set(wanted) - {job.pk for job in jobs}
+        if missing:
+            raise JobNotFound(sorted(missing))
+        for job in jobs:
+            if job.state not in FINAL:
+                raise InvalidTransition(job_id=job.pk, state=job.state, wanted="deleted", allowed=FINAL)
+        _delete_rows(using, jobs, locked)
+        return [job.pk for job in jobs]
+
+    deleted = in_transaction(using, work)
+    if note.operator:
+        _record("delete", note, queue, deleted, {}, using)
+    return len(deleted)
+
+
+def purge(queue: str, state: str | None = None, *, operator: str = "", using: str | None = None) -> int:
+    """Delete all jobs of a queue, or those in one state, whatever they are doing, and return how many.
+
+    Raises ``QueueNotFound`` and ``InvalidOption`` for a state that does not exist.
+    """
+    using = database(using)
+    note = _noted(operator)
+    if state is not None:
+        state = check_state(state)
+    queue = check_exists(queue, using).name
+
+    def work() -> int:
+        gone = rows(using, statements.PURGE, {"queue": queue, "state": state})
+        # Whoever waited behind a deleted job may go now; who that is, can only be seen when this is committed.
+        freed = {lanes.Lane(queue, policy, key) for policy, key, *_ in gone if policy in LANED}
+        after_commit(using, partial(lanes.release_each, using, freed))
+        announce.keys_released(using, [(queue, key) for _, key, blocked, _ in gone if blocked])
+        return sum(number for *_, number in gone)
+
+    deleted = in_transaction(using, work)
+    if note.operator:
+        _record("purge", note, queue, [], {}, using, count=deleted)
+    return deleted
+
+
+# ------------------------------------------------------------------------------------------------- what they share
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    operator: str
+    reason: str
+
+
+def _noted(operator: object, reason: object = "") -> _Note:
+    """Checked before anything moves: a record that cannot be written must not undo what it is about."""
+    name = check_text(operator, option="operator", max_length=255)
+    return _Note(name, clean_text("" if reason is None else reason, max_chars=get_settings().MAX_ERROR_CHARS))
+
+
+class _Refused(Exception):
+    pass
+
+
+def _refuse(job: Job, why: str) -> Change | None:
+    raise _Refused(why)
+
+
+def _operate(
+    verb: str,
+    jobs: Jobs,
+    allowed: frozenset[JobState],
+    wanted: JobState,
+    decide: Decide,
+    note: _Note,
+    queue: str | None,
+    using: str,
+) -> Outcome:
+    """Move many jobs, a bounded number at a time; one that cannot is refused and stops nobody else."""
+    ids, alone = _ids(jobs)
+    outcome = Outcome()
+    for some in chunks(ids, AT_ONCE):
+        part = _chunk(some, alone, allowed, wanted, decide, queue, using)
+        outcome.moved += part.moved
+        outcome.refused |= part.refused
+    if note.operator or note.reason:
+        _record(verb, note, queue, outcome.moved, outcome.refused, using)
+    return outcome
+
+
+def _chunk(
+    ids: list[UUID],
+    alone: bool,
+    allowed: frozenset[JobState],
+    wanted: JobState,
+    decide: Decide,
+    queue: str | None,
+    using: str,
+) -> Outcome:
+    outcome = Outcome()
+
+    def judged(found: list[Job]) -> Decision:
+        decision = decide(found)
+
+        def judge(job: Job) -> Change | None:
+            if job.state not in allowed:
+                if alone:
+                    raise InvalidTransition(job_id=job.pk, state=job.state, wanted=wanted.value, allowed=allowed)
+                outcome.refused[job.pk] = f"it is {job.state}"
+                return None
+            try:
+                return decision(job)
+            except _Refused as refused:
+                outcome.refused[job.pk] = str(refused)
+                return None
+
+        return judge
+
+    moved = _despite_collisions(lambda: move_each(using, ids, judged, queue=queue), outcome, using)
+    known = {job.pk for job in moved.jobs}
+    missing = [id for id in ids if id not in known]
+    if missing and alone:
+        raise JobNotFound(missing)
+    outcome.refused |= dict.fromkeys(missing, "there is no such job")
+    outcome.moved = list(moved.changes)
+    return outcome
+
+
+def _despite_collisions(work: Callable[[], Moved], outcome: Outcome, using: str) -> Moved:
+    """Try again when a job that was sent meanwhile has taken a slot: the second look sees it."""
+    for tries_left in reversed(range(5)):
+        outcome.refused.clear()
+        try:
+            with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
+                return work()
+        except IntegrityError as error:
+            if not tries_left or not isinstance(error.__cause__, UniqueViolation):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _slots_taken(using: str, jobs: list[Job]) -> dict[UUID, UUID]:
+    """Dead jobs that cannot wait again, because another of their key does what their policy allows only one to do."""
+    taken = retrying_beside(using, jobs)
+    unique = [
+        job
+        for job in jobs
+        if job.policy == QueuePolicy.EXCLUSIVE or (job.policy == QueuePolicy.STANDARD and job.singleton_key)
+    ]
+    holders = Job.objects.using(using).filter(state__in=sorted(OCCUPIED))
+    seen: dict[tuple[str, str], UUID] = {}
+    for job in unique:
+        lane = (job.queue_id, job.singleton_key)
+        other = seen.get(lane) or holders.in_lane_of(job).values_list("pk", flat=True).first()
+        if other is not None:
+            taken[job.pk] = other
+        else:
+            seen[lane] = job.pk
+    for job in jobs:  # of two dead stately jobs of one key only one can wait
+        if job.policy == QueuePolicy.STATELY and job.pk not in taken:
+            first = seen.setdefault((job.queue_id, job.singleton_key), job.pk)
+            if first != job.pk:
+                taken[job.pk] = first
+    return taken
+
+
+def _ids(jobs: Jobs) -> tuple[list[UUID], bool]:
+    """The ids that are meant, and whether it was one job given by itself."""
+    if isinstance(jobs, Job):
+        return [jobs.pk], True
+    if isinstance(jobs, UUID | str) or not isinstance(jobs, Iterable):
+        return [as_uuid(jobs)], True
+    if isinstance(jobs, QuerySet):
+        if not issubclass(jobs.model, Job):
+            raise InvalidOption("jobs", f"expected a queryset of jobs, got one of {jobs.model.__name__}")
+        found = jobs if jobs.query.is_sliced else jobs.order_by()
+        return list(found.values_list("pk", flat=True)), False
+    return list(dict.fromkeys(job.pk if isinstance(job, Job) else as_uuid(job) for job in jobs)), False
+
+
+def _selection(verb: str, ids: Jobs, tags: Iterable[str]) -> tuple[list[UUID], list[str]]:
+    wanted, _ = _ids(ids)
+    tagged = check_tags(tags) if tags else []
+    if not wanted and not tagged and not isinstance(ids, QuerySet):
+        raise InvalidOption("ids", f"{verb}() needs ids or tags", hint="To empty a queue there is purge().")
+    return wanted, tagged
+
+
+def _ids_of(ids: list[UUID], tags: list[str], queue: str | None, using: str) -> list[UUID]:
+    if not tags:
+        return ids
+    tagged = Job.objects.using(using).tagged(tags)
+    if queue is not None:
+        tagged = tagged.in_queue(named(queue))
+    return list(dict.fromkeys([*ids, *tagged.values_list("pk", flat=True)]))
+
+
+def _delete_rows(using: str, jobs: list[Job], locked: lanes.Locked) -> None:
+    Job.objects.using(using).filter(pk__in=[job.pk for job in jobs])._raw_delete(using)
+    locked.release(lanes_of(jobs))
+    announce.deleted(using, jobs)
+
+
+def _record(
+    verb: str,
+    note: _Note,
+    queue: str | None,
+    moved: list[UUID],
+    refused: Mapping[UUID, str],
+    using: str,
+    *,
+    count: int | None = None,
+) -> None:
+    """Who did what to which jobs, and why."""
+    Operation.objects.using(using).create(
+        verb=verb,
+        operator=note.operator,
+        reason=note.reason,
+        queue="" if queue is None else named(queue),
+        selection={"ids": [str(id) for id in moved[:1000]]},
+        moved=len(moved) if count is None else count,
+        refused=len(refused),
+        details={"refused": {str(id): why for id, why in list(refused.items())[:1000]}},
+        finished_at=StatementTimestamp(),
+    )

@@ -1,0 +1,299 @@
+"""What must happen although nobody asks for it: expiry, lost workers, leases that ran out, stranded lanes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef, Q
+
+from ..conf import get_settings
+from ..encoding import check_text, clean_text
+from ..expressions import HasSessionLock, Seconds, StatementTimestamp
+from ..identifiers import as_uuid
+from ..models import Job, Worker
+from ..policies import LANED, ORDERED
+from ..querysets import JobQuerySet
+from ..states import FailureReason, JobState
+from . import lanes, statements
+from .failing import Failing, failing_each, returning
+from .lanes import chunks
+from .moves import Change, Decide, Decision, move_each, retrying_beside
+from .queues import check_exists
+from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
+from .transactions import database, execute, in_transaction, logger, rows, wake
+
+RELEASED_AT_ONCE = 1_000
+
+
+def expire(*, using: str | None = None) -> dict[str, int]:
+    """End the attempts of active jobs past their time, and return how many of each queue.
+
+    With retries left a job waits for the next attempt, otherwise it becomes expired. While its worker is alive it is
+    given the grace in which that worker stops the handler itself, so that two handlers of a key never overlap. A
+    cancellation that nobody answered ends as unknown.
+    """
+    using = database(using)
+    now = StatementTimestamp()
+    grace = timedelta(seconds=get_settings().STOP_GRACE_SECONDS)
+    patience = timedelta(seconds=get_settings().CANCEL_GRACE_SECONDS)
+    mine = Worker.objects.using(using).filter(pk=OuterRef("incarnation"), stopped_at=None)
+    alive = Exists(mine.filter(heartbeat_at__gt=now - timedelta(seconds=get_settings().WORKER_LOST_SECONDS)))
+    overdue = _jobs(using).filter(Q(expire_at__lte=now - grace) | ~Q(alive), state=JobState.ACTIVE, expire_at__lte=now)
+    expired = _sweep(using, overdue, partial(_expiring, using))
+    silent = _jobs(using).filter(state=JobState.CANCELLING, cancel_requested_at__lte=now - patience)
+    _sweep(using, silent, lambda _: lambda _: _UNANSWERED)
+    return expired
+
+
+_UNANSWERED = Change(
+    JobState.UNKNOWN_STOPPED,
+    error="Cancelled, and its worker did not answer.",
+    reason=FailureReason.CANCELLED,
+    outcome="unknown",
+)
+
+
+def _expiring(using: str, jobs: list[Job]) -> Decision:
+    text = "It took longer than the {} seconds it was allowed."
+    seconds = dict(_jobs(using).filter(pk__in=[job.pk for job in jobs]).values_list("pk", "expire_in_seconds"))
+    failing = {
+        job.pk: Failing(text.format(seconds[job.pk]), FailureReason.EXPIRED, dies_as=JobState.EXPIRED) for job in jobs
+    }
+    return failing_each(using, jobs, failing)
+
+
+def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str | None = None) -> dict[str, int]:
+    """Take jobs back from workers that vanished, and return how many of each queue.
+
+    Vanished are these ``incarnations`` (whoever saw them die says ``how``), workers silent for too long, and, for a
+    job with a heartbeat of its own, whoever has not sent it in time. It costs the job a retry; one that took down its
+    worker three times in a row fails with the reason ``crash_loop``.
+    """
+    using, incarnations = database(using), [as_uuid(one, option="incarnation") for one in incarnations]
+    how = clean_text(how, max_chars=200)
+    now = StatementTimestamp()
+    gone = Worker.objects.using(using).filter(_is_gone(), pk=OuterRef("incarnation"))
+    theirs = Q(incarnation__in=incarnations) | Q(Exists(gone))
+    lost = Counter(_sweep(using, _jobs(using).running().filter(theirs), partial(_losing, using, how)))
+    left = _jobs(using).running().filter(assignee=OuterRef("name"), incarnation=OuterRef("pk"))
+    silent_workers = Worker.objects.using(using).filter(_is_gone() | Q(pk__in=incarnations), stopped_at=None)
+    silent_workers = silent_workers.exclude(
+        Exists(left)
+    )  # somebody has one of its jobs in hand: the next sweep sees it
+    silent_workers.update(stopped_at=now, exit_text=(how or "its heartbeat stopped")[:255])
+    silent = _jobs(using).filter(
+        state=JobState.ACTIVE,
+        heartbeat_seconds__isnull=False,
+        heartbeat_at__lte=now - Seconds("heartbeat_seconds"),
+    )
+    lost.update(_sweep(using, silent, partial(_silencing, using)))
+    return dict(lost)
+
+
+def somebody_is_gone(*, using: str) -> bool:
+    """Whether a worker fell silent that nobody has written off yet: a look at a few rows."""
+    return Worker.objects.using(using).filter(_is_gone(), stopped_at=None).exists()
+
+
+def _is_gone() -> Q:
+    """A worker that has stopped, or is silent for too long; what it left running is nobody's.
+
+    Once its session lock is gone it is waited for less long: it has ended, or cannot reach the database and has ended
+    its handlers by then.
+    """
+    too_long = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
+    long = timedelta(seconds=get_settings().WORKER_UNLOCKED_SECONDS)
+    now = StatementTimestamp()
+    unlocked = Q(has_session_lock=True, heartbeat_at__lte=now - long) & ~Q(HasSessionLock("id"))
+    return Q(stopped_at__isnull=False) | Q(heartbeat_at__lte=now - too_long) | unlocked
+
+
+def _losing(using: str, how: str, jobs: list[Job]) -> Decision:
+    def text(job: Job) -> str:
+        return f"Worker {job.assignee or 'without a name'} {how or 'vanished'}, attempt {job.attempt}."
+
+    return _lost(using, jobs, text, FailureReason.WORKER_LOST, crashed=True)
+
+
+def _silencing(using: str, jobs: list[Job]) -> Decision:
+    def text(job: Job) -> str:
+        return f"No heartbeat in time from worker {job.assignee or 'without a name'}, attempt {job.attempt}."
+
+    return _lost(using, jobs, text, FailureReason.HEARTBEAT, crashed=True)
+
+
+def _lost(using: str, jobs: list[Job], text: Callable[[Job], str], reason: FailureReason, *, crashed: bool) -> Decision:
+    failing = {job.pk: Failing(text(job), reason, waits_as=JobState.UNKNOWN_RETRY, crashed=crashed) for job in jobs}
+    judged = failing_each(using, jobs, failing)
+
+    def decision(job: Job) -> Change | None:
+        if job.state == JobState.CANCELLING:
+            return Change(JobState.UNKNOWN_STOPPED, error=text(job), reason=FailureReason.CANCELLED, outcome="unknown")
+        return judged(job)
+
+    return decision
+
+
+def mark_worker_unresponsive(worker: str, *, using: str | None = None) -> dict[str, int]:
+    """Take all jobs of this worker back without a charge, and return how many of each queue.
+
+    Raises ``InvalidOption`` without a name. A worker without jobs is no error.
+    """
+    check_text(worker, option="worker", max_length=255, required=True)
+    using = database(using)
+    return _take_back(using, lambda: _jobs(using).running().assigned_to(worker), f"Worker {worker} does not respond.")
+
+
+def reset_running(queue: str | None = None, *, using: str | None = None) -> dict[str, int]:
+    """Take every running job back without a charge, in one transaction, and return how many of each queue.
+
+    For a start after all workers were stopped: nobody works on them any more.
+    """
+    using = database(using)
+
+    name = None if queue is None else check_exists(queue, using).name
+
+    def running() -> JobQuerySet:
+        return _jobs(using).running() if name is None else _jobs(using).running().in_queue(name)
+
+    return _take_back(using, running, "Reset while it was running.")
+
+
+def _take_back(using: str, which: Callable[[], JobQuerySet], text: str) -> dict[str, int]:
+    """All of them in one transaction, or in the caller's."""
+
+    def work() -> dict[str, int]:
+        ids = list(which().values_list("pk", flat=True))
+        moved = move_each(using, ids, partial(_uncharged, using, text))
+        return dict(Counter(job.queue_id for job in moved.jobs if job.pk in moved.changes))
+
+    return in_transaction(using, work)
+
+
+def _uncharged(using: str, text: str, jobs: list[Job]) -> Decision:
+    beside = retrying_beside(using, jobs)
+
+    def decision(job: Job) -> Change | None:
+        if job.state == JobState.CANCELLING:
+            return Change(JobState.UNKNOWN_STOPPED, error=text, reason=FailureReason.CANCELLED, outcome="unknown")
+        if job.state != JobState.ACTIVE:
+            return None
+        if job.pk in beside:
+            return Change(JobState.FAILED, error=text, reason=FailureReason.RETRY_TAKEN, outcome="unknown", died=True)
+        return Change(JobState.UNKNOWN_RETRY, delay=0, error=text, reason=FailureReason.WORKER_LOST, outcome="unknown")
+
+    return decision
+
+
+def end_leases(using: str, queue: str) -> int:
+    """Give back, uncharged, the jobs of this queue whose lease ran out."""
+    over = _jobs(using).in_queue(queue).filter(state=JobState.ACTIVE, lease_until__lte=StatementTimestamp())
+    returned = _sweep(using, over, partial(returning, using, "its lease ran out", None), ("lease_until",))
+    return sum(returned.values())
+
+
+# ------------------------------------------------------------------------------------------------------- the sweeps
+
+
+def _jobs(using: str) -> JobQuerySet:
+    return Job.objects.using(using).all()
+
+
+def _sweep(using: str, which: JobQuerySet, decide: Decide, order: tuple[str, ...] = WHERE_RUNNING) -> dict[str, int]:
+    """Move all jobs that are meant, a bounded number at a time, passing over what somebody else has in hand."""
+    counts: Counter[str] = Counter()
+    limits = bounds()
+
+    def judged(jobs: list[Job]) -> Decision:
+        still = set(which.filter(pk__in=[job.pk for job in jobs]).values_list("pk", flat=True))
+        meant = [job for job in jobs if job.pk in still]
+        decision = decide(meant)
+        return lambda job: decision(job) if job.pk in still else None
+
+    for ids in chunks(found(using, which, order), AT_ONCE):
+        if limits.are_reached():
+            break
+        moved = move_each(using, ids, judged, skip_locked=True)
+        counts.update(job.queue_id for job in moved.jobs if job.pk in moved.changes)
+    return dict(counts)
+
+
+def release_due(*, using: str | None = None) -> dict[str, int]:
+    """Let go the waiting jobs whose time has come and take back those whose lease ran out; how many of each queue.
+
+    A fetch does so too, for its own queue; this is for queues that nobody fetches from at the moment.
+    """
+    using = database(using)
+    limits = bounds()
+    counts: Counter[str] = Counter()
+    due = queues_with(using, statements.IS_UNTIL)
+    leaves = lanes.leaves_of(using, due)
+    for queue in due:
+        release = partial(
+            execute, using, statements.at(leaves[queue], statements.RELEASE_DUE), [queue, RELEASED_AT_ONCE]
+        )
+        released = RELEASED_AT_ONCE
+        while released == RELEASED_AT_ONCE and not limits.are_reached():
+            released = in_transaction(using, release)
+            counts[queue] += released
+    for queue in queues_with(using, statements.IS_LEASED):
+        counts[queue] += end_leases(using, queue)
+    wake(using, +counts)
+    return dict(+counts)
+
+
+# ----------------------------------------------------------------------------------------------------- the law of lanes
+
+
+LANES_AT_ONCE = 1_000
+
+
+def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
+    """Lanes in which a job waits for nobody: let it go, and report it, because that must not happen."""
+    using = database(using)
+    stranded = sorted(_stranded(using, bounds()))
+    if stranded:
+        logger.error("jobs waited for nobody; released", extra={"lanes": [tuple(lane) for lane in stranded]})
+        lanes.release_each(using, stranded)
+    return stranded
+
+
+def _stranded(using: str, limits: Bounds) -> Iterator[lanes.Lane]:
+    """Lane by lane through all policies and queues; a sweep with bounds goes on where the last one stopped."""
+    begin, limits.place = limits.place or {}, None
+    for policy in sorted(LANED):
+        if policy < begin.get("policy", ""):
+            continue
+        which = statements.HAS_LANE_IN_ORDER if policy == ORDERED else statements.HAS_LANE_OF_ONE.format(policy=policy)
+        queues = queues_with(using, which, start=begin.get("queue", ""))
+        leaves = lanes.leaves_of(using, queues)
+        for queue in queues:
+            after = begin.get("after") if queue == begin.get("queue") else None
+            begin = {}
+            for last, keys in _stranded_in(using, queue, leaves[queue], policy, after, limits):
+                yield from (lanes.Lane(queue, policy, key) for key in keys)
+                if limits.stops_looking(policy=policy, queue=queue, after=last):
+                    return
+        begin = {}
+
+
+def _stranded_in(
+    using: str, queue: str, leaf: str, policy: str, after: str | None, limits: Bounds
+) -> Iterator[tuple[str, list[str]]]:
+    """The keys of one queue, some at a time: the last of them, and those in which a job waits for nobody."""
+    statement = statements.STRANDED_IN_ORDER if policy == ORDERED else statements.STRANDED_OF_ONE
+    while True:
+        # The empty key is a lane too, where a policy allows it.
+        sql = statements.at(leaf, statement).format(policy=policy, beyond=">=" if after is None else ">")
+        params = {"queue": queue, "after": after or "", "most": LANES_AT_ONCE}
+        ((number, last, keys),) = in_transaction(using, partial(rows, using, sql, params))
+        limits.looked(number)
+        if number:
+            yield last, keys
+        if number < LANES_AT_ONCE:
+            return
+        after = last

@@ -1,0 +1,329 @@
+"""Schedules: making them, and sending the jobs of the slots that are due."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db.models import Q
+
+from ..conf import get_settings
+from ..cron import first_slot, latest_slots
+from ..encoding import check_text
+from ..exceptions import InvalidOption, JobQueueError, KeyRequired, ScheduleNotFound
+from ..expressions import StatementTimestamp
+from ..models import Job, Queue, Schedule, ScheduleRun
+from ..options import check_int
+from ..schedule_options import REQUIRED, CatchUp, check_schedule_name, clean_schedule_options
+from .queues import check_exists
+from .send import send
+from .transactions import database, execute, in_transaction, rows, unless_locked
+
+MAX_CATCH_UP = 100
+LATE = timedelta(minutes=1)  # a slot that is handled later than that was missed
+LOCK_SECONDS = 0.5  # how long one schedule may hold up the others
+AFTER_LOCK_SECONDS = 5
+LOOK_AGAIN_SECONDS = 60
+RUN_DAYS = 30
+
+logger = logging.getLogger("django_jobqueue")
+
+
+def create_schedule(
+    name: str,
+    queue: str,
+    cron: str,
+    *,
+    timezone: str = "UTC",
+    handler: str = "",
+    data: Any = None,
+    priority: int = 0,
+    singleton_key: str | None = None,
+    group_key: str | None = None,
+    tags: Iterable[str] = (),
+    catch_up: str = CatchUp.LAST.value,
+    enabled: bool | None = None,
+    using: str | None = None,
+    **options: Any,
+) -> Schedule:
+    """Make the schedule of that name be as said here, whether it exists or not, and return it.
+
+    Without ``enabled`` one that exists stays on or off, and a new one is on. Further options are those of its jobs, as
+    for ``send()``. Raises ``InvalidOption`` (also if it never fires), ``InvalidData``, ``QueueNotFound`` and, for a
+    schedule without a key that sends to an ordered queue, ``KeyRequired``.
+    """
+    given: dict[str, Any] = {
+        "queue": queue,
+        "cron": cron,
+        "timezone": timezone,
+        "handler": handler,
+        "data": data,
+        "priority": priority,
+        "singleton_key": singleton_key,
+        "group_key": group_key,
+        "tags": tags,
+        "catch_up": catch_up,
+    }
+    if enabled is not None:
+        given["enabled"] = enabled
+    return _put(check_schedule_name(name), given, options, database(using))
+
+
+def run_schedule(name: str, *, using: str | None = None) -> Job | None:
+    """Send a job of this schedule now, whether it is on or off; ``None`` if its policy's slot is taken.
+
+    Its slots stay as they are. Raises ``ScheduleNotFound``, and what ``send()`` raises.
+    """
+    using = database(using)
+    schedule = _get(name, using)
+
+    def work() -> Job | None:
+        job = _send(schedule, using)
+        _record_by_hand(schedule, job, using)
+        return job
+
+    return in_transaction(using, work)
+
+
+def send_due(*, limit: int = 100, using: str | None = None) -> int:
+    """One pass of a scheduler: send the jobs of all slots that are due; how many jobs that were.
+
+    Any number of schedulers may do it at once, a slot is sent by one of them. Each schedule has its own transaction,
+    and one that is broken is logged and stops no other. At most ``limit`` schedules are looked at.
+    """
+    using = database(using)
+    limit = check_int(limit, option="limit", minimum=1, maximum=10_000)
+    due = _without_troubled(Schedule.objects.using(using).due(), using).order_by("next_at")
+    return sum(_handle(name, using) for name in due.values_list("pk", flat=True)[:limit])
+
+
+def forget_old_runs(*, days: int = RUN_DAYS, limit: int = 10_000, using: str | None = None) -> int:
+    """Delete the records of slots that are older than that, at most ``limit`` of them; how many that were."""
+    days = check_int(days, option="days", minimum=1, maximum=36_500)
+    limit = check_int(limit, option="limit", minimum=1, maximum=1_000_000)
+    return execute(database(using), _FORGET, [days, limit, limit])
+
+
+# By the index of (schedule, slot), one schedule after the other: the ORM has no LATERAL, and would read all runs.
+_FORGET = """
+DELETE FROM jobqueue_schedulerun WHERE id IN (
+    SELECT old.id FROM jobqueue_schedule s CROSS JOIN LATERAL (
+        SELECT r.id FROM jobqueue_schedulerun r
+        WHERE r.schedule_id = s.name AND r.slot < statement_timestamp() - %s * interval '1 day'
+        ORDER BY r.slot LIMIT %s
+    ) old LIMIT %s
+)
+"""
+
+
+def sync_declared_schedules(*, using: str) -> None:
+    """Make the schedules that settings declare exist, as declared; those that are declared no more are turned off.
+
+    Whether one is on is decided by its declaration only when it is made or comes back: later by operators.
+    """
+    connection = connections[using]
+    if connection.vendor != "postgresql" or Schedule._meta.db_table not in connection.introspection.table_names():
+        return
+    declared = get_settings().SCHEDULES
+    ours = set(Schedule.objects.using(using).filter(from_code=True).values_list("pk", flat=True))
+    with transaction.atomic(using=using):
+        for name, options in declared.items():
+            _declare(check_schedule_name(name), options, name in ours, using)
+        gone = Schedule.objects.using(using).filter(pk__in=ours - declared.keys())
+        gone.update(enabled=False, from_code=False)
+
+
+def _declare(name: str, options: Mapping[str, Any], is_ours: bool, using: str) -> None:
+    for option in REQUIRED:
+        if option not in options:
+            raise InvalidOption(option, f"JOBQUEUE['SCHEDULES'][{name!r}] does not give it")
+    given = dict(options)
+    if is_ours:
+        given.pop("enabled", None)
+    else:
+        given.setdefault("enabled", True)
+    _put(name, given, {}, using)
+    Schedule.objects.using(using).filter(pk=name, from_code=False).update(from_code=True)
+
+
+# ------------------------------------------------------------------------------------------------------ making them
+
+_DEFAULTS: dict[str, Any] = {
+    "timezone": "UTC",
+    "handler": "",
+    "data": None,
+    "priority": 0,
+    "singleton_key": "",
+    "group_key": "",
+    "tags": [],
+    "catch_up": CatchUp.LAST.value,
+}
+
+
+def _put(name: str, given: Mapping[str, Any], options: Mapping[str, Any], using: str) -> Schedule:
+    columns = _DEFAULTS | clean_schedule_options({**given, **options})
+    _check_queue(columns, using)
+    columns["queue_id"] = columns.pop("queue")
+    with transaction.atomic(using=using):
+        manager = Schedule.objects.db_manager(using)
+        schedule, is_new = manager.select_for_update(no_key=True).get_or_create(name=name, defaults=columns)
+        changed = {column: value for column, value in columns.items() if getattr(schedule, column) != value}
+        if not is_new and changed:
+            for column, value in {**changed, "updated_at": StatementTimestamp()}.items():
+                setattr(schedule, column, value)
+            schedule.save(using=using, update_fields=[*changed, "updated_at"])
+    return manager.get(pk=name)
+
+
+def _check_queue(columns: Mapping[str, Any], using: str) -> None:
+    queue = check_exists(columns["queue"], using)
+    if queue.is_ordered and not columns["singleton_key"]:
+        raise KeyRequired(queue.name)
+
+
+def _get(name: object, using: str) -> Schedule:
+    name = check_text(name, option="name", max_length=1_000_000, required=True)
+    schedules = Schedule.objects.using(using)
+    found = schedules.filter(pk=name).first()
+    if found is None:
+        raise ScheduleNotFound(name, schedules.values_list("pk", flat=True)[:1000])
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- due slots
+
+
+def _handle(name: str, using: str) -> int:
+    """Do one schedule in a transaction of its own; whatever goes wrong with it is told, and no other suffers."""
+    try:
+        sent = unless_locked(using, partial(_tick, name, using), LOCK_SECONDS)
+    except (OperationalError, InterfaceError):  # it is the database that is in trouble
+        raise
+    except Exception as error:
+        _set_aside(name, using, LOOK_AGAIN_SECONDS)
+        _tell("a schedule cannot be handled", name, error)
+        return 0
+    if sent is None:  # somebody's open transaction has sent what this job would be refused for, or it may roll back
+        _set_aside(name, using, AFTER_LOCK_SECONDS)
+        logger.info("a schedule waits for the transaction of another", extra={"schedule": name})
+        return 0
+    return sent
+
+
+def _tick(name: str, using: str) -> int:
+    """Send what is due, unless another scheduler does it right now or has done it already."""
+    mine = Schedule.objects.using(using).due().select_for_update(skip_locked=True, no_key=True)
+    schedule = mine.annotate(now=StatementTimestamp()).filter(pk=name).first()
+    if schedule is None:
+        return 0
+    now: datetime = schedule.now.astimezone(UTC)  # type: ignore[attr-defined]
+    try:
+        following = first_slot(schedule.cron, schedule.timezone, now)
+    except InvalidOption as error:
+        _set_aside(name, using, LOOK_AGAIN_SECONDS, schedule)
+        _tell("a schedule's cron line or time zone makes no sense", name, error)
+        return 0
+    slots = _slots_to_send(schedule, now)
+    jobs = [_send_slot(schedule, slot, using) for slot in slots]
+    last = {"last_slot": slots[-1]} if slots else {}
+    Schedule.objects.using(using).filter(pk=name).update(next_at=following, **last)
+    return sum(jobs)
+
+
+def _slots_to_send(schedule: Schedule, now: datetime) -> list[datetime]:
+    """The slots since ``next_at`` that its ``catch_up`` wants, the earliest first."""
+    if schedule.next_at is None:  # it was made or changed, or turned on again: it begins now
+        return []
+    before = schedule.next_at - timedelta(microseconds=1)
+    count = MAX_CATCH_UP if schedule.catch_up == CatchUp.ALL else 1
+    found = latest_slots(schedule.cron, schedule.timezone, before, now, count + 1)
+    kept = [slot for slot in found[-count:] if schedule.catch_up != CatchUp.NONE or now - slot <= LATE]
+    if len(kept) < len(found):
+        first = str(schedule.next_at)
+        logger.warning("slots of a schedule were missed", extra={"schedule": schedule.name, "since": first})
+    return kept
+
+
+def _send_slot(schedule: Schedule, slot: datetime, using: str) -> bool:
+    """Send the job of a slot, if nobody has; whether one was sent. The slot is recorded in any case."""
+    run, is_new = ScheduleRun.objects.using(using).get_or_create(schedule=schedule, slot=slot)
+    if not is_new or _is_paused(schedule, using):
+        return False
+    try:
+        job = _send(schedule, using)
+    except JobQueueError as error:  # raised before any SQL, or after some that changed nothing
+        _tell("the job of a schedule was refused", schedule.name, error)
+        return False
+    if job is None:
+        logger.info("the slot of a policy is taken", extra={"schedule": schedule.name, "queue": schedule.queue_id})
+        return False
+    ScheduleRun.objects.using(using).filter(pk=run.pk).update(job_id=job.pk)
+    return True
+
+
+def _is_paused(schedule: Schedule, using: str) -> bool:
+    paused = Queue.objects.using(using).paused().filter(pk=schedule.queue_id).exists()
+    if paused:
+        logger.info("the queue of a schedule is paused", extra={"schedule": schedule.name, "queue": schedule.queue_id})
+    return paused
+
+
+def _send(schedule: Schedule, using: str) -> Job | None:
+    checked = schedule.check_options()
+    return send(
+        schedule.queue_id,
+        checked["data"],
+        name=checked["handler"],
+        singleton_key=checked["singleton_key"],
+        group_key=checked["group_key"],
+        priority=checked["priority"],
+        tags=checked["tags"],
+        using=using,
+        **checked["options"],
+    )
+
+
+def _record_by_hand(schedule: Schedule, job: Job | None, using: str) -> None:
+    """A run by hand has the moment as its slot: a fraction of a second, which no slot of a cron line has."""
+    slot: datetime = rows(using, "SELECT statement_timestamp()")[0][0]
+    runs = ScheduleRun.objects.using(using)
+    is_new = False
+    while not is_new:
+        slot += timedelta(microseconds=1)
+        if slot.microsecond:
+            values = {"job_id": job.pk if job else None, "by_hand": True}
+            _, is_new = runs.get_or_create(schedule=schedule, slot=slot, defaults=values)
+
+
+# -------------------------------------------------------------------------------------------------- broken schedules
+
+# What this process cannot handle, until when: (database, name) → (cron, timezone, monotonic time). Their rows are left
+# alone, because another worker may know a zone that this one does not.
+_troubled: dict[tuple[str, str], tuple[str | None, str | None, float]] = {}
+
+
+def _set_aside(name: str, using: str, seconds: float, schedule: Schedule | None = None) -> None:
+    until = time.monotonic() + seconds
+    cron, timezone = (schedule.cron, schedule.timezone) if schedule else (None, None)
+    _troubled[using, name] = (cron, timezone, until)
+
+
+def _without_troubled(schedules: Any, using: str) -> Any:
+    """Leave out for a while what could not be handled; unless it could not be read, and was changed since."""
+    now = time.monotonic()
+    for (alias, name), (cron, timezone, until) in list(_troubled.items()):
+        if until <= now:
+            _troubled.pop((alias, name), None)
+        elif alias == using:
+            same = Q(pk=name) if cron is None else Q(pk=name, cron=cron, timezone=timezone)
+            schedules = schedules.exclude(same)
+    return schedules
+
+
+def _tell(message: str, schedule: str, error: Exception) -> None:
+    logger.error(message, extra={"schedule": schedule, "error": str(error)}, exc_info=error)

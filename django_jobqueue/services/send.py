@@ -1,0 +1,234 @@
+"""Storing jobs, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, Literal
+from uuid import UUID
+
+from ..exceptions import DuplicateJob, InvalidOption, KeyRequired
+from ..models import Job, Queue
+from ..options import JOB_OPTIONS
+from ..policies import QueuePolicy
+from ..states import OCCUPIED, JobState
+from . import announce, statements
+from .checked import Checked, check_values
+from .queues import check_exists, named
+from .transactions import claimed_rows, database, wake
+
+OnDuplicate = Literal["return", "ignore"] | None
+
+# What send() learns from the database; the rest of the job it knows, or it has its default, or it loads when asked for.
+_RETURNED = ("queue_id", "policy", "seq", "position", "created_at", "start_after", "hold")
+_FRESH: dict[str, Any] = {
+    "state": JobState.CREATED.value,
+    "attempt": 0,
+    "retry_count": 0,
+    "crashes": 0,
+    "assignee": "",
+    "started_at": None,
+    "assigned_at": None,
+    "expire_at": None,
+    "lease_until": None,
+    "heartbeat_at": None,
+    "attempt_finished_at": None,
+    "last_retry_at": None,
+    "cancel_requested_at": None,
+    "finalized_at": None,
+    "delete_at": None,
+    "claim_xmin": None,
+    "incarnation": None,
+    "progress": None,
+    "progress_text": "",
+    "output": None,
+    "error": "",
+    "reason": "",
+    "note": "",
+    "fingerprint": "",
+    "source_id": None,
+    "source_queue": "",
+    "source_key": "",
+}
+
+
+def send(
+    queue: str,
+    data: Any = None,
+    *,
+    name: str | None = None,
+    id: UUID | str | None = None,
+    singleton_key: str | None = None,
+    group_key: str | None = None,
+    priority: int = 0,
+    delay: float | timedelta | None = None,
+    start_after: datetime | None = None,
+    tags: Iterable[str] = (),
+    throttle_seconds: int | None = None,
+    on_duplicate: OnDuplicate = None,
+    using: str | None = None,
+    **options: Any,
+) -> Job | None:
+    """Store a job, as part of the caller's transaction, and return it; ``None`` if its policy's slot is taken.
+
+    Raises ``QueueNotFound``, ``KeyRequired`` (ordered queues), ``InvalidData``, ``InvalidOption`` and, for an ``id``
+    that exists, ``DuplicateJob``; the transaction stays usable after each. With ``on_duplicate="return"`` the job that
+    is in the way is returned instead, with ``"ignore"`` always ``None``.
+    """
+    using, queue = database(using), named(queue)
+    check_on_duplicate(on_duplicate)
+    job = check_values(
+        data,
+        name,
+        id,
+        singleton_key,
+        group_key,
+        priority,
+        delay,
+        start_after,
+        tags,
+        throttle_seconds,
+        options,
+    )
+    stored = _store(queue, job, using)
+    if stored is not None:
+        wake(using, [queue])
+        announce.sent(using, queue, [stored.pk])
+        return stored
+    if on_duplicate is None:
+        _explain_refusal(queue, job, using)
+        return None
+    policy = check_target(queue, [job], using)
+    return in_the_way(policy, job, using) if on_duplicate == "return" else None
+
+
+def check_on_duplicate(value: object) -> None:
+    if value not in (None, "return", "ignore"):
+        raise InvalidOption("on_duplicate", f"expected 'return', 'ignore' or None, got {value!r:.40}")
+
+
+def check_target(queue: str, jobs: list[Checked], using: str) -> Queue:
+    stored = check_exists(queue, using)
+    if stored.is_ordered:
+        keyless = [place for place, job in enumerate(jobs) if not job.singleton_key]
+        if keyless:
+            raise KeyRequired(queue, keyless if len(jobs) > 1 else ())
+    return stored
+
+
+# ---------------------------------------------------------------------------------------------------- one job
+
+_refusing: set[tuple[str, str]] = (
+    set()
+)  # queues whose policy may refuse a job; only a guess which statement to try first
+
+
+def _store(queue: str, job: Checked, using: str) -> Job | None:
+    """Insert the job: by the short statement where that is enough, else by the one that minds every constraint."""
+    careful = job.given_id or job.throttle_seconds is not None
+    if not careful and (using, queue) not in _refusing:
+        stored = _insert_one(queue, job, using, careful=False)
+        if stored is not None:
+            return stored
+    stored = _insert_one(queue, job, using, careful=True)
+    if stored is not None and not careful:
+        _refusing.add((using, queue))
+    return stored
+
+
+def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job | None:
+    given, params = _given(job)
+    overridden = tuple(job.options)
+    params += job.options.values()
+    params.append(queue)
+    if careful:
+        params.append(bool(job.singleton_key))
+        if job.given_id:
+            params.append(job.id)
+    statement = _send_sql(given, overridden, bool(job.singleton_key), job.given_id, careful)
+    found = claimed_rows(using, statement, params)
+    return _as_job(job, found[0], using) if found else None
+
+
+def _given(job: Checked) -> tuple[tuple[str, ...], list[Any]]:
+    """The columns that are not left to their defaults, and what goes into their placeholders."""
+    given, params = ["id"], list[Any]([job.id])
+    for name in ("data", "name", "singleton_key", "group_key", "priority", "tags"):
+        value = getattr(job, name)
+        if value:
+            given.append(name)
+            params.append(value)
+    if job.delay or job.start_after:
+        given += ("start_after", "first_start_after", "hold")
+        params += [job.start_after, job.delay] * 3
+    if job.throttle_seconds is not None:
+        given.append("throttle_slot")
+        params += [str(job.throttle_seconds), job.throttle_seconds]
+    return tuple(given), params
+
+
+_PLACEHOLDERS = {
+    "data": "%s::jsonb",
+    "tags": "%s::text[]",
+    "start_after": statements.START_AFTER,
+    "first_start_after": statements.START_AFTER,
+    "hold": statements.HOLD_UNTIL,
+    "throttle_slot": statements.THROTTLE_SLOT,
+}
+
+
+@lru_cache(maxsize=512)
+def _send_sql(given: tuple[str, ...], overridden: tuple[str, ...], keyed: bool, given_id: bool, careful: bool) -> str:
+    inherited = [name for name in JOB_OPTIONS if name not in overridden]
+    values = [_PLACEHOLDERS.get(name, "%s") for name in given] + ["%s" for _ in overridden]
+    conditions = [statements.NEVER_REFUSED_WITH_KEY if keyed else statements.NEVER_REFUSED]
+    if careful:
+        conditions = [statements.HAS_ITS_KEY] + [statements.UNLESS_ID_EXISTS] * given_id
+    return statements.SEND.format(
+        columns=", ".join([*given, *overridden, *inherited]),
+        values=", ".join([*values, *(f"q.{name}" for name in inherited)]),
+        condition=" AND ".join(conditions),
+        on_conflict="ON CONFLICT DO NOTHING" if careful else "",
+        returning=", ".join(_RETURNED),
+    )
+
+
+def _as_job(job: Checked, row: tuple[Any, ...], using: str) -> Job:
+    made = Job.from_row(using, _RETURNED, row)
+    made.__dict__.update(
+        _FRESH,
+        id=job.id,
+        data=job.plain_data,
+        name=job.name,
+        singleton_key=job.singleton_key,
+        group_key=job.group_key,
+        priority=job.priority,
+        tags=job.tags,
+        first_start_after=made.start_after if job.delay or job.start_after else None,
+        attempts=[],
+        **job.options,
+    )
+    return made
+
+
+def _explain_refusal(queue: str, job: Checked, using: str) -> None:
+    """Nothing was stored: say why, unless it is only that the policy's slot is taken."""
+    check_target(queue, [job], using)
+    if job.given_id and Job.objects.using(using).filter(pk=job.id).exists():
+        raise DuplicateJob(queue, [f"a job with the id {job.id} exists already"])
+
+
+def in_the_way(queue: Queue, job: Checked, using: str) -> Job | None:
+    """The job that has the same id, was sent in the same window, or holds the slot of the policy."""
+    jobs = Job.objects.using(using)
+    if job.given_id and (same := jobs.filter(pk=job.id).first()):
+        return same
+    lane = jobs.filter(queue=queue.name, singleton_key=job.singleton_key)
+    if job.throttle_seconds is not None:
+        window = lane.filter(throttle_slot__startswith=f"{job.throttle_seconds}:").order_by("-seq").first()
+        if window is not None:
+            return window
+    if queue.policy in (QueuePolicy.SHORT, QueuePolicy.STATELY):
+        return lane.in_state(JobState.CREATED).first()
+    return lane.in_state(*OCCUPIED).first()

@@ -1,0 +1,511 @@
+"""Every statement that the ORM cannot say, or says measurably slower, by name.
+
+They are plain constants, so that a plan can be explained and a reader finds all locking in one place. Times are the
+database's, and ``statement_timestamp()`` rather than ``now()``, because in a long transaction ``now()`` stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from ..expressions import SEQUENCE
+from ..policies import LANED, ONE_RUNNING, ORDERED, DelayedHead, QueuePolicy
+from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, RETRYING, RUNNING, Hold, JobState, leads_to
+
+LEAF = "JOBS_OF_QUEUE"  # stands for the part of the job table that the queue lies in
+
+
+@lru_cache(maxsize=2048)
+def at(leaf: str, statement: str) -> str:
+    """The statement for one part of the job table.
+
+    Rows are found again by ctid, which counts within a part. And no statistics are ever right about the queues and
+    states of a queue's table: where a statement named the whole table and the queue, the planner, once it believed
+    that the queue was empty, read all of it for each batch.
+    """
+    return statement.replace(LEAF, leaf)
+
+
+# For the same reason hot statements run with these: they leave the planner the index that has the order asked for.
+PLAN = ("enable_sort", "enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+BEGIN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; " + "; ".join(f"SET LOCAL {name} = off" for name in PLAN)
+PLAN_ON = "SELECT " + ", ".join(f"current_setting('{n}'), set_config('{n}', 'off', true)" for n in PLAN)
+PLAN_OFF = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in PLAN)
+
+
+def listed(values: Iterable[str]) -> str:
+    return "(" + ", ".join(f"'{value}'" for value in sorted(str(value) for value in values)) + ")"
+
+
+NOW = "statement_timestamp()"
+IS_ELIGIBLE = f"state IN {listed(ELIGIBLE)}"
+IS_FETCHABLE = f"{IS_ELIGIBLE} AND hold IS NULL"
+IS_BLOCKING = f"state IN {listed(BLOCKING)} AND policy = '{ORDERED}'"
+IS_BLOCKED_KEY = f"state IN {listed(DEAD)} AND policy = '{ORDERED}'"
+IS_RUNNING = f"state IN {listed(RUNNING)}"
+HAS_ONE_RUNNING = f"policy IN {listed(ONE_RUNNING)}"
+IN_LANE = f"policy = '{ORDERED}' AND state = '{JobState.CREATED}'"
+
+# --------------------------------------------------------------------------------------------------- sending
+
+# The queue's row is read by the same statement that stores the job: no cache to go stale, no second round trip.
+# {columns} are those this send gives a value to; what the job inherits comes from the queue. No row comes back when
+# there is no such queue, when an ordered queue got no key, or when the id or the policy's slot is taken; the
+# transaction stays usable in each case.
+SEND = """
+INSERT INTO jobqueue_job (queue_id, policy, {columns})
+SELECT q.name, q.policy, {values} FROM jobqueue_queue q WHERE q.name = %s AND {condition}
+{on_conflict}
+RETURNING {returning}
+"""
+# Jobs that no constraint can refuse go in without ON CONFLICT, which would look into every unique index first.
+NEVER_REFUSED = f"q.policy IN ('{QueuePolicy.STANDARD}', '{QueuePolicy.SINGLETON}')"
+NEVER_REFUSED_WITH_KEY = f"q.policy IN ('{ORDERED}', '{QueuePolicy.SINGLETON}')"
+HAS_ITS_KEY = f"(q.policy <> '{ORDERED}' OR %s)"
+UNLESS_ID_EXISTS = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = %s)"
+START_AFTER = f"COALESCE(%s::timestamptz, {NOW} + %s * interval '1 second')"
+HOLD_UNTIL = f"CASE WHEN {START_AFTER} > {NOW} THEN '{Hold.UNTIL}' END"
+THROTTLE_SLOT = f"%s || ':' || floor(extract(epoch FROM {NOW}) / %s)"
+
+INSERT_OTHERS = "INSERT INTO jobqueue_job ({columns}) VALUES {values} ON CONFLICT DO NOTHING RETURNING id"
+NUMBERS = f"SELECT nextval('{SEQUENCE}'::regclass) FROM generate_series(1, %s)"
+SEND_MANY = "COPY jobqueue_job ({columns}) FROM STDIN"
+
+NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
+
+# -------------------------------------------------------------------------------------------------- fetching
+
+LOOK_AT_QUEUE = """
+SELECT policy, partition, paused_at IS NOT NULL, current_setting('transaction_isolation')
+FROM jobqueue_queue WHERE name = %s
+"""
+
+# The earliest of each, by the index that has it: asked whether one exists, the planner would read the table for it.
+LOOK_AT_TIMES = f"""
+SELECT (SELECT start_after <= {NOW} FROM {LEAF} WHERE queue_id = %s AND hold = '{Hold.UNTIL}'
+        ORDER BY start_after LIMIT 1),
+    (SELECT lease_until <= {NOW} FROM {LEAF}
+        WHERE queue_id = %s AND state = '{JobState.ACTIVE}' AND lease_until IS NOT NULL
+        ORDER BY lease_until LIMIT 1)
+"""
+
+RELEASE_DUE = f"""
+WITH due AS MATERIALIZED (
+    SELECT ctid AS tid FROM {LEAF}
+    WHERE queue_id = %s AND hold = '{Hold.UNTIL}' AND start_after <= {NOW}
+    ORDER BY start_after LIMIT %s FOR UPDATE SKIP LOCKED)
+UPDATE {LEAF} j SET hold = NULL FROM due WHERE j.ctid = due.tid
+"""
+
+CANDIDATE = f"{LEAF}.ctid AS tid, id, singleton_key, state, seq, priority, position"
+
+# First a bounded look along the order, then the index of tags: each alone would be slow where the other is quick
+# (many jobs with other tags in front; many jobs with these tags in all). ``queue_id || ''`` keeps the planner from
+# reading along the queue again instead.
+TAGGED_IN_FRONT = f"""
+WITH front AS MATERIALIZED (
+    SELECT ctid AS tid FROM {LEAF} WHERE queue_id = %s AND {IS_FETCHABLE}
+    ORDER BY priority DESC, position LIMIT %s)
+SELECT {CANDIDATE} FROM front JOIN {LEAF} ON {LEAF}.ctid = front.tid
+WHERE {IS_FETCHABLE} AND tags @> %s::text[] AND NOT singleton_key = ANY(%s::text[])
+ORDER BY priority DESC, position LIMIT %s FOR UPDATE OF {LEAF} SKIP LOCKED
+"""
+TAGGED = f"""
+WITH tagged AS MATERIALIZED (
+    SELECT ctid AS tid FROM {LEAF}
+    WHERE {IS_FETCHABLE} AND tags @> %s::text[] AND NOT tags = '{{}}' AND queue_id || '' = %s)
+SELECT {CANDIDATE} FROM tagged JOIN {LEAF} ON {LEAF}.ctid = tagged.tid
+WHERE {IS_FETCHABLE} AND NOT id = ANY(%s::uuid[]) AND NOT singleton_key = ANY(%s::text[])
+    AND (priority, -position) < (%s, %s)
+ORDER BY priority DESC, position LIMIT %s FOR UPDATE OF {LEAF} SKIP LOCKED
+"""
+
+CLAIMED = (
+    "id", "queue_id", "name", "state", "policy", "attempt", "retry_count", "retry_limit", "priority", "seq",
+    "singleton_key", "group_key", "tags", "assignee", "data", "expire_in_seconds", "heartbeat_seconds",
+    "created_at", "started_at", "assigned_at", "expire_at", "crashes",
+)  # fmt: skip
+
+_CLAIM = f"""
+SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee = %s, incarnation = %s,
+    assigned_at = {NOW}, started_at = COALESCE(j.started_at, {NOW}),
+    expire_at = {NOW} + j.expire_in_seconds * interval '1 second',
+    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {NOW} END,
+    lease_until = {NOW} + %s * interval '1 second',
+    progress = NULL, progress_text = '',
+    claim_xmin = COALESCE(j.claim_xmin, {{xmin}})
+"""
+_CLAIMED = ", ".join(f"j.{name}" for name in CLAIMED)
+
+# Jobs that wait for nobody are picked and claimed by one statement; {candidates} comes from the ORM and locks what it
+# picks. Found again by ctid and not by id: with the states of a queue no statistics are ever right, and once the
+# planner believes that nothing is eligible it reads the whole table for a join by id. What is locked cannot move.
+PICK_AND_CLAIM = f"""
+WITH picked AS MATERIALIZED ({{candidates}})
+UPDATE {LEAF} j {_CLAIM.format(xmin="NULL")}
+FROM picked WHERE j.ctid = picked.tid
+RETURNING j.position, {_CLAIMED}
+"""
+
+CLAIM = f"""
+UPDATE {LEAF} j {_CLAIM.format(xmin="%s")}
+WHERE j.ctid = ANY(%s::tid[])
+RETURNING j.position, {_CLAIMED}
+"""
+
+# ----------------------------------------------------------------------------------------------------- lanes
+
+KEY_HASH = "hashtextextended({key}, hashtextextended({queue}, 0))"
+
+TRY_KEYS = f"""
+SELECT k.key, pg_try_advisory_xact_lock({KEY_HASH.format(key="k.key", queue="%s")}),
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+FROM unnest(%s::text[]) k(key)
+"""
+
+WAIT_FOR_KEYS = f"""
+SELECT pg_advisory_xact_lock(h) FROM (
+    SELECT DISTINCT {KEY_HASH.format(key="k.key", queue="k.queue")} AS h
+    FROM unnest(%s::text[], %s::text[]) k(queue, key) ORDER BY 1) sorted
+"""
+
+
+# Who goes first in a lane of an ordered queue? With 'pass' a job that is not due does not count; with 'block' it does.
+# One probe per kind of hold, never one OR: that would read the lane. ``ORDER BY hold, seq`` is the index's order. And
+# each probe is a subquery of its own: an EXISTS would become a join that reads all blocking rows of the queue.
+def _lowest(hold: str, columns: str = "seq") -> str:
+    return (
+        f"SELECT {columns} FROM {LEAF} WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = k.key"
+        f" AND hold {hold} ORDER BY hold, seq LIMIT 1"
+    )
+
+
+_BLOCKS = f"(SELECT delayed_head = '{DelayedHead.BLOCK}' FROM jobqueue_queue WHERE name = %(queue)s)"
+_BLOCKED = f"(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND {IS_BLOCKING} AND singleton_key = k.key LIMIT 1)"
+# Due, but its hold is not yet lifted: it counts, and it goes before any later job of its key.
+_OVERDUE = f"""(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = '{ORDERED}' AND hold = '{Hold.UNTIL}'
+        AND singleton_key = k.key AND start_after <= {NOW} AND state = '{JobState.CREATED}' AND seq < k.seq
+        ORDER BY start_after LIMIT 1)"""
+
+_ANY_DUE = f"""(SELECT start_after <= {NOW} FROM {LEAF} WHERE queue_id = %(queue)s AND hold = '{Hold.UNTIL}'
+        ORDER BY start_after LIMIT 1)"""  # asked once, so that the question above is mostly not asked for each key
+
+LOOK_AT_LANES = f"""
+SELECT k.key, {_BLOCKED} IS NOT NULL,
+    LEAST(({_lowest("IS NULL")}), ({_lowest(f"= '{Hold.LANE}'")}),
+        (SELECT CASE WHEN {_BLOCKS} THEN ({_lowest(f"= '{Hold.UNTIL}'")}) END)) AS head
+FROM unnest(%(keys)s::text[]) k(key)
+"""
+OVERDUE_IN_LANES = f"""
+SELECT k.key FROM unnest(%(keys)s::text[], %(heads)s::bigint[]) k(key, seq) WHERE {_OVERDUE} IS NOT NULL
+"""
+
+LOOK_AT_RUNNING = f"""
+SELECT k.key, EXISTS (SELECT 1 FROM {LEAF} WHERE queue_id = %(queue)s AND policy = %(policy)s
+    AND singleton_key = k.key AND {IS_RUNNING})
+FROM unnest(%(keys)s::text[]) k(key)
+"""
+
+HOLD_CANDIDATES = f"""
+UPDATE {LEAF} SET hold = '{Hold.LANE}' WHERE ctid = ANY(%s::tid[])
+"""
+
+# A blocked lane is held as a whole, so that a thousand jobs behind one failure cost one look and not a thousand.
+# Rows that another fetch looks at are left to it: waiting for them could deadlock.
+HOLD_LANES = f"""
+WITH waiting AS MATERIALIZED (
+    SELECT ctid AS tid FROM {LEAF}
+    WHERE queue_id = %s AND {IN_LANE} AND singleton_key = ANY(%s) AND hold IS NULL
+    LIMIT %s FOR UPDATE SKIP LOCKED)
+UPDATE {LEAF} j SET hold = '{Hold.LANE}' FROM waiting WHERE j.ctid = waiting.tid
+"""
+
+_HEAD_OF_FREE = f"""
+    SELECT k.key, LEAST(free.seq, held.seq) AS seq, held.seq < COALESCE(free.seq, held.seq + 1) AS is_held,
+        CASE WHEN held.seq < COALESCE(free.seq, held.seq + 1) THEN held.tid ELSE free.tid END AS tid,
+        CASE WHEN held.seq < COALESCE(free.seq, held.seq + 1) THEN held.priority ELSE free.priority END AS priority
+    FROM unnest(%(keys)s::text[]) k(key)
+    LEFT JOIN LATERAL ({_lowest("IS NULL", "ctid AS tid, seq, priority")}) free ON true
+    LEFT JOIN LATERAL ({_lowest(f"= '{Hold.LANE}'", "ctid AS tid, seq, priority")}) held ON true
+    LEFT JOIN LATERAL (SELECT seq FROM ({_lowest(f"= '{Hold.UNTIL}'")}) d WHERE {_BLOCKS}) later ON true
+    WHERE LEAST(free.seq, held.seq) < COALESCE(later.seq, 9223372036854775807)
+"""
+_HEAD = f"{_HEAD_OF_FREE} AND {_BLOCKED} IS NULL"
+
+# Lifts the hold of the job that goes next in each of these lanes, if there is one. Needs the locks of the keys, taken
+# by an earlier statement: looking and locking in one statement would look with the old snapshot. {skip_locked} leaves
+# a row that somebody else has locked, and its key is returned. Here the row is found again by its id, because it may
+# have been waited for: then it has moved, and its new place is one that this statement's snapshot does not show.
+RELEASE_LANES = f"""
+WITH head AS MATERIALIZED ({_HEAD}),
+got AS MATERIALIZED (
+    SELECT head.key, g.id FROM head CROSS JOIN LATERAL (
+        SELECT id FROM {LEAF} WHERE ctid = head.tid AND state = '{JobState.CREATED}'
+        LIMIT 1 FOR UPDATE {{skip_locked}}) g
+    WHERE head.is_held),
+released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
+SELECT key FROM head WHERE is_held AND NOT key = ANY(ARRAY(SELECT key FROM got))
+"""
+
+RELEASE_RUNNING = f"""
+WITH head AS MATERIALIZED (
+    SELECT k.key, h.tid FROM unnest(%(keys)s::text[]) k(key) CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM {LEAF} WHERE queue_id = %(queue)s AND {HAS_ONE_RUNNING} AND singleton_key = k.key
+            AND hold = '{Hold.LANE}' ORDER BY priority DESC, position LIMIT 1) h
+    WHERE (SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = %(policy)s
+        AND singleton_key = k.key AND {IS_RUNNING} LIMIT 1) IS NULL),
+got AS MATERIALIZED (
+    SELECT head.key, g.id FROM head CROSS JOIN LATERAL (
+        SELECT id FROM {LEAF} WHERE ctid = head.tid AND hold = '{Hold.LANE}'
+        LIMIT 1 FOR UPDATE {{skip_locked}}) g),
+released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
+SELECT key FROM head WHERE NOT key = ANY(ARRAY(SELECT key FROM got))
+"""
+
+# -------------------------------------------------------------------------------------------------- finishing
+
+# Each job is found by its own probe of the primary key (the LATERAL with a LIMIT cannot be reordered, see above), and
+# one that somebody else has locked is left out, so that one open transaction does not stall a batch.
+COMPLETE = f"""
+WITH mine AS MATERIALIZED (
+    SELECT m.tid, m.state, u.output, u.place
+    FROM unnest(%s::uuid[], %s::int[], %s::text[]) WITH ORDINALITY u(id, attempt, output, place)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid, state FROM {LEAF}
+        WHERE id = u.id AND attempt = u.attempt AND state IN {listed(leads_to(JobState.COMPLETED))}
+        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
+UPDATE {LEAF} j
+SET state = '{JobState.COMPLETED}', hold = NULL, output = mine.output::jsonb, finalized_at = {NOW},
+    delete_at = CASE WHEN j.delete_after_seconds > 0 THEN {NOW} + j.delete_after_seconds * interval '1 second' END,
+    lease_until = NULL, crashes = 0, error = '', reason = '', fingerprint = ''
+FROM mine WHERE j.ctid = mine.tid
+RETURNING mine.place, mine.state
+"""
+
+# One job, found by its primary key, which needs no help from the planner's settings. A row that had to be waited for is
+# looked at again by PostgreSQL itself, as it is then.
+COMPLETE_ONE = f"""
+UPDATE {LEAF} j
+SET state = '{JobState.COMPLETED}', hold = NULL, output = %s::jsonb, finalized_at = {NOW},
+    delete_at = CASE WHEN j.delete_after_seconds > 0 THEN {NOW} + j.delete_after_seconds * interval '1 second' END,
+    lease_until = NULL, crashes = 0, error = '', reason = '', fingerprint = ''
+WHERE id = %s AND attempt = %s AND state IN {listed(leads_to(JobState.COMPLETED))}
+"""
+
+# Finishing hands the lane over: the next job becomes active in the transaction that ended the one before it, if nobody
+# with a higher priority waits elsewhere in the queue and nothing due in the lane goes first. Only for lanes whose
+# blocking job was ended by this transaction: there can be no other, so that nobody needs to look for one.
+HAND_OVER = f"""
+WITH head AS MATERIALIZED ({_HEAD_OF_FREE}),
+next AS MATERIALIZED (
+    SELECT n.tid FROM head k CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM {LEAF} WHERE ctid = k.tid AND state = '{JobState.CREATED}' AND tags @> %(tags)s::text[]
+        LIMIT 1 FOR UPDATE SKIP LOCKED) n
+    WHERE k.priority >= COALESCE((
+            SELECT priority FROM {LEAF} WHERE queue_id = %(queue)s AND {IS_FETCHABLE}
+            ORDER BY priority DESC, position LIMIT 1), -2147483648)
+        AND (SELECT paused_at IS NULL FROM jobqueue_queue WHERE name = %(queue)s)
+        AND ({_ANY_DUE} IS NOT TRUE OR {_OVERDUE} IS NULL))
+UPDATE {LEAF} j
+SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee = %(worker)s,
+    incarnation = %(incarnation)s, assigned_at = {NOW}, started_at = COALESCE(j.started_at, {NOW}),
+    expire_at = {NOW} + j.expire_in_seconds * interval '1 second',
+    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {NOW} END, lease_until = NULL,
+    progress = NULL, progress_text = '',
+    claim_xmin = COALESCE(j.claim_xmin, pg_snapshot_xmin(pg_current_snapshot())::text::bigint)
+FROM next WHERE j.ctid = next.tid
+RETURNING j.position, {_CLAIMED}
+"""
+
+# Every other change of state, for rows that are locked already; what a change leaves alone is null. An attempt that
+# did not succeed is appended to the job's history, of which the last fifty are kept. New positions are drawn before the
+# join, in the order of the changes, because the join may visit the rows in any.
+MOVE = f"""
+WITH u AS MATERIALIZED (
+    SELECT *, CASE WHEN behind THEN nextval('{SEQUENCE}'::regclass) END AS position
+    FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::float8[], %s::int[], %s::int[], %s::bool[], %s::int[],
+        %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])
+    c(id, queue, state, delay, charge, more_retries, behind, crashes, error, reason, note, data, fingerprint, outcome))
+UPDATE jobqueue_job j
+SET state = u.state,
+    hold = CASE WHEN u.state NOT IN {listed(ELIGIBLE)} THEN NULL WHEN u.delay > 0 THEN '{Hold.UNTIL}' END,
+    start_after = COALESCE({NOW} + u.delay * interval '1 second', j.start_after),
+    retry_count = j.retry_count + u.charge,
+    retry_limit = j.retry_limit + u.more_retries,
+    last_retry_at = CASE WHEN u.charge > 0 THEN {NOW} ELSE j.last_retry_at END,
+    attempt_finished_at = CASE WHEN u.outcome IS NULL THEN j.attempt_finished_at ELSE {NOW} END,
+    cancel_requested_at = CASE WHEN u.state = '{JobState.CANCELLING}' THEN COALESCE(j.cancel_requested_at, {NOW})
+        ELSE j.cancel_requested_at END,
+    finalized_at = CASE WHEN u.state IN {listed(FINAL)} THEN {NOW} END,
+    delete_at = CASE WHEN u.state NOT IN {listed(FINAL)} OR (u.state IN {listed(DEAD)} AND j.policy = '{ORDERED}')
+            THEN NULL
+        WHEN u.state IN {listed(DEAD)} AND j.delete_failed_after_seconds > 0
+            THEN {NOW} + j.delete_failed_after_seconds * interval '1 second'
+        WHEN u.state NOT IN {listed(DEAD)} AND j.delete_after_seconds > 0
+            THEN {NOW} + j.delete_after_seconds * interval '1 second' END,
+    lease_until = NULL,
+    position = COALESCE(u.position, j.position),
+    crashes = COALESCE(u.crashes, j.crashes),
+    error = COALESCE(u.error, j.error),
+    reason = COALESCE(u.reason, j.reason),
+    note = COALESCE(u.note, j.note),
+    data = COALESCE(u.data::jsonb, j.data),
+    fingerprint = COALESCE(u.fingerprint, j.fingerprint),
+    attempts = CASE WHEN u.outcome IS NULL THEN j.attempts ELSE
+        (CASE WHEN jsonb_array_length(j.attempts) >= 50 THEN j.attempts - 0 ELSE j.attempts END)
+        || jsonb_build_object('attempt', j.attempt, 'worker', j.assignee, 'started', j.assigned_at, 'ended', {NOW},
+            'outcome', u.outcome, 'error', left(u.error, 4000), 'fingerprint', COALESCE(u.fingerprint, '')) END
+FROM u WHERE j.id = u.id AND j.queue_id = u.queue
+RETURNING j.id, j.start_after
+"""
+
+# A copy for the dead-letter queue, if it still exists: with the job's own retry and retention, under its key only
+# where that queue is ordered.
+DEAD_LETTER = f"""
+INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, group_key, tags, data, retry_limit, retry_delay,
+    retry_backoff, retry_delay_max, expire_in_seconds, heartbeat_seconds, retention_seconds, delete_after_seconds,
+    delete_failed_after_seconds, singleton_key, source_id, source_queue, source_key)
+SELECT u.copy, d.name, d.policy, j.name, j.priority, j.group_key, j.tags, j.data, j.retry_limit, j.retry_delay,
+    j.retry_backoff, j.retry_delay_max, j.expire_in_seconds, j.heartbeat_seconds, j.retention_seconds,
+    j.delete_after_seconds, j.delete_failed_after_seconds,
+    CASE WHEN d.policy = '{ORDERED}' THEN COALESCE(NULLIF(j.singleton_key, ''), j.queue_id) ELSE '' END,
+    j.id, j.queue_id, j.singleton_key
+FROM unnest(%s::uuid[], %s::uuid[]) u(id, copy)
+JOIN jobqueue_job j ON j.id = u.id
+JOIN jobqueue_queue q ON q.name = j.queue_id
+JOIN jobqueue_queue d ON d.name = q.dead_letter_id
+ON CONFLICT DO NOTHING
+RETURNING queue_id, source_id
+"""
+
+# The job of the same stately key that already waits for its retry.
+RETRYING_BESIDE = f"""
+SELECT j.id, o.id FROM unnest(%s::uuid[]) u(id) JOIN jobqueue_job j ON j.id = u.id
+JOIN jobqueue_job o ON o.queue_id = j.queue_id AND o.policy = '{QueuePolicy.STATELY}' AND o.id <> j.id
+    AND o.singleton_key = j.singleton_key AND o.state IN {listed(RETRYING)}
+"""
+
+RESCHEDULE = f"""
+UPDATE jobqueue_job SET start_after = %s,
+    hold = CASE WHEN %s::timestamptz > {NOW} THEN '{Hold.UNTIL}' END
+WHERE id = %s AND queue_id = %s
+"""
+
+# ---------------------------------------------------------------------------------------------- maintenance
+
+# What comes once a minute must cost what there is to do, not what there is: each of these walks an index from the place
+# where something can be due. The queues that have such rows are found by leaping from name to name, because a queue
+# may be gone while a job of it, sent by a slow transaction, is there.
+QUEUES_WITH = """
+WITH RECURSIVE q(name) AS (
+    (SELECT queue_id FROM jobqueue_job WHERE {which} ORDER BY queue_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue_id FROM jobqueue_job WHERE {which} AND queue_id > q.name ORDER BY queue_id LIMIT 1)
+    FROM q WHERE q.name IS NOT NULL)
+SELECT name FROM q WHERE name IS NOT NULL
+"""
+IS_TO_DELETE = "delete_at IS NOT NULL"
+IS_UNTIL = f"hold = '{Hold.UNTIL}'"
+IS_LANE = f"hold = '{Hold.LANE}'"
+IS_RETRYING = f"state IN {listed(RETRYING)}"
+IS_LEASED = f"state = '{JobState.ACTIVE}' AND lease_until IS NOT NULL"
+
+# What ended and has been kept long enough. Such a row blocks no lane and none waits for it, so no key is locked.
+# ``delete_at`` of a dead job of an ordered queue is empty; that it blocks is asked all the same. Each batch begins
+# where the one before it ended, because the deleted rows stay in the index as long as some old transaction lives.
+DELETE_OLD = f"""
+WITH old AS MATERIALIZED (
+    SELECT ctid AS tid FROM {LEAF}
+    WHERE queue_id = %(queue)s AND delete_at >= %(since)s::timestamptz AND delete_at <= {NOW}
+        AND state IN {listed(FINAL)} AND NOT ({IS_BLOCKING})
+    ORDER BY delete_at LIMIT %(most)s FOR UPDATE SKIP LOCKED),
+gone AS (DELETE FROM {LEAF} j USING old WHERE j.ctid = old.tid RETURNING j.delete_at)
+SELECT count(*), max(delete_at)::text FROM gone
+"""
+
+# No index knows how long each waiting job is kept, and one more would cost every send. So they are looked through, a
+# bounded number at a time, along the index of the fetch, whose front are the oldest of each priority.
+_KEPT_LONG_ENOUGH = f"GREATEST(created_at, start_after) + retention_seconds * interval '1 second' <= {NOW}"
+_FETCHABLE_FROM = f"""SELECT id, priority, position, {_KEPT_LONG_ENOUGH} AS is_old FROM {LEAF}
+        WHERE queue_id = %(queue)s AND {IS_FETCHABLE} AND {{}} ORDER BY priority DESC, position LIMIT %(most)s"""
+# Two ranges and not one OR: that would be read from the beginning of the queue, and filtered.
+OLD_AMONG_FETCHABLE = f"""
+WITH seen AS MATERIALIZED (
+    SELECT * FROM (
+        ({_FETCHABLE_FROM.format("priority = %(priority)s AND position > %(position)s")})
+        UNION ALL
+        ({_FETCHABLE_FROM.format("priority < %(priority)s")})) both_ranges
+    LIMIT %(most)s)
+SELECT count(*), (SELECT ARRAY[priority, position] FROM seen ORDER BY priority, position DESC LIMIT 1),
+    COALESCE(array_agg(id) FILTER (WHERE is_old), '{{}}'::uuid[])
+FROM seen
+"""
+OLD_AMONG_OVERDUE = f"""
+SELECT id FROM {LEAF}
+WHERE queue_id = %(queue)s AND {IS_UNTIL} AND start_after <= {NOW} AND {_KEPT_LONG_ENOUGH}
+ORDER BY start_after LIMIT %(most)s
+"""
+
+
+# How much waits, by queue, hold and, if {state} asks for it, state: read along the indexes of what waits, of each no
+# further than so many rows. Without the state the indexes alone can tell. What an ordered queue holds lies in the index
+# of its lanes, whatever its hold.
+def _counted(which: str, order: str, hold: str) -> str:
+    return (
+        f"SELECT state, hold, count(*) AS number FROM (SELECT {{state}} AS state, {hold} AS hold FROM jobqueue_job"
+        f" WHERE queue_id = q.name AND {which} ORDER BY {order} LIMIT %(most)s) seen GROUP BY state, hold"
+    )
+
+
+_NOT_ORDERED = f"q.policy <> '{ORDERED}' AND"
+WAITING = f"""
+SELECT q.name, w.state, w.hold, w.number FROM jobqueue_queue q CROSS JOIN LATERAL (
+    {_counted(f"{_NOT_ORDERED} {IS_FETCHABLE}", "priority DESC, position", "NULL")}
+    UNION ALL {_counted(f"{_NOT_ORDERED} {IS_UNTIL}", "start_after", f"'{Hold.UNTIL}'")}
+    UNION ALL {_counted(f"{_NOT_ORDERED} {HAS_ONE_RUNNING} AND {IS_LANE}", "singleton_key", f"'{Hold.LANE}'")}
+    UNION ALL {_counted(f"q.policy = '{ORDERED}' AND {IN_LANE}", "singleton_key", "hold")}
+    UNION ALL {_counted(f"q.policy = '{ORDERED}' AND {IS_BLOCKING} AND {IS_RETRYING}", "singleton_key", "hold")}
+) w WHERE %(queues)s::text[] IS NULL OR q.name = ANY(%(queues)s)
+"""
+
+# The law of lanes: who waits for a lane waits for somebody. Which that may be, depends on the policy. Lanes are looked
+# at one by one, leaping from key to key, so that it costs the number of lanes and not of the jobs in them.
+_LANES = f"""
+WITH RECURSIVE k(key, place) AS (
+    (SELECT singleton_key, 1 FROM {LEAF} WHERE queue_id = %(queue)s AND {{which}} AND singleton_key {{beyond}} %(after)s
+        ORDER BY singleton_key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT singleton_key FROM {LEAF} WHERE queue_id = %(queue)s AND {{which}} AND singleton_key > k.key
+        ORDER BY singleton_key LIMIT 1), k.place + 1
+    FROM k WHERE k.key IS NOT NULL AND k.place < %(most)s)"""
+HAS_LANE_IN_ORDER = IN_LANE
+STRANDED_IN_ORDER = f"""{_LANES.replace("{which}", HAS_LANE_IN_ORDER)}
+SELECT count(*), max(k.key), COALESCE(array_agg(k.key) FILTER (WHERE CASE
+    WHEN held.seq IS NULL OR {_BLOCKED} IS NOT NULL OR ({_lowest("IS NULL")}) IS NOT NULL THEN false
+    ELSE COALESCE(held.seq < (SELECT CASE WHEN {_BLOCKS} THEN ({_lowest(f"= '{Hold.UNTIL}'")}) END), true) END),
+    '{{{{}}}}'::text[])
+FROM k LEFT JOIN LATERAL ({_lowest(f"= '{Hold.LANE}'")}) held ON true WHERE k.key IS NOT NULL
+"""
+
+# Whether a job of the key could be fetched, only the index of the fetch knows, and it does not go by key: beyond that
+# many fetchable jobs nothing is judged, and need not be, because then the queue goes on.
+_JUDGED = 50_000
+HAS_LANE_OF_ONE = f"policy = '{{policy}}' AND {IS_LANE}"
+STRANDED_OF_ONE = f"""{_LANES.replace("{which}", HAS_LANE_OF_ONE)},
+fetchable AS MATERIALIZED (
+    SELECT singleton_key AS key FROM {LEAF} WHERE queue_id = %(queue)s AND {IS_FETCHABLE} LIMIT {_JUDGED + 1})
+SELECT count(*), max(k.key), COALESCE(array_agg(k.key) FILTER (WHERE
+    (SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = '{{policy}}' AND singleton_key = k.key
+        AND {IS_RUNNING} LIMIT 1) IS NULL
+    AND (SELECT count(*) FROM fetchable) <= {_JUDGED} AND k.key NOT IN (SELECT key FROM fetchable)), '{{{{}}}}'::text[])
+FROM k WHERE k.key IS NOT NULL
+"""
+
+# What was deleted, counted by lane, because whoever waited in those may go now.
+PURGE = f"""
+WITH gone AS (DELETE FROM jobqueue_job WHERE queue_id = %(queue)s AND (%(state)s::text IS NULL OR state = %(state)s)
+    RETURNING policy, singleton_key, {IS_BLOCKED_KEY} AS blocked)
+SELECT policy, CASE WHEN policy IN {listed(LANED)} THEN singleton_key ELSE '' END, bool_or(blocked), count(*)
+FROM gone GROUP BY 1, 2
+"""

@@ -1,0 +1,217 @@
+"""The caller's transaction, or one of our own that knows how to start again."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from django.conf import settings
+from django.db import OperationalError, connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import errors
+
+from ..conf import get_settings
+from ..models import Job
+from . import statements
+
+logger = logging.getLogger("django_jobqueue")
+
+T = TypeVar("T")
+TRIES = 10
+CHANNEL = "django_jobqueue"
+READ_COMMITTED = "read committed"
+
+
+def database(using: str | None) -> str:
+    return using or router.db_for_write(Job)
+
+
+def joins(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the caller has a transaction open that our statements become part of."""
+    return not connection.get_autocommit()
+
+
+def is_conflict(error: BaseException) -> bool:
+    return isinstance(error.__cause__, errors.DeadlockDetected | errors.SerializationFailure)
+
+
+def again_after_conflict(work: Callable[[], T]) -> T:
+    """Run ``work``, which owns its transaction; once more after a deadlock or a serialization failure."""
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return work()
+        except OperationalError as error:
+            if not tries_left or not is_conflict(error):
+                raise
+            logger.debug("conflict, trying again", extra={"tries_left": tries_left})
+        time.sleep(random.uniform(0.001, 0.02))
+    raise AssertionError("unreachable")
+
+
+def in_transaction(using: str, work: Callable[[], T]) -> T:
+    """Run ``work`` in the caller's transaction, or else in a READ COMMITTED one of its own.
+
+    Its own must be READ COMMITTED whatever the project's default, because lanes are judged by looking again, in a new
+    statement, after a lock was taken; in a stricter transaction a new statement sees nothing new.
+    """
+    if joins(connections[using]):
+        with planned(using):
+            return work()
+
+    def own() -> T:
+        with transaction.atomic(using=using):
+            execute(using, statements.BEGIN)
+            return work()
+
+    return again_after_conflict(own)
+
+
+@contextmanager
+def planned(using: str) -> Iterator[None]:
+    """Inside a caller's transaction: plan our statements as we need it, and leave the caller's plans alone."""
+    before = rows(using, statements.PLAN_ON)[0][::2]
+    try:
+        yield
+    finally:
+        if _is_usable(using):
+            execute(using, statements.PLAN_OFF, before)
+
+
+def _is_usable(using: str) -> bool:
+    """In a transaction that failed nothing can be set, and its rollback brings the settings back."""
+    connection = connections[using].connection
+    return connection is not None and connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+
+
+def is_strict(using: str) -> bool:
+    """Whether we are inside a caller's transaction that cannot look again."""
+    connection = connections[using]
+    if not joins(connection):
+        return False
+    return bool(rows(using, "SHOW transaction_isolation")[0][0] != READ_COMMITTED)
+
+
+def execute(using: str, sql: str, params: Any = None) -> int:
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql, params)
+        return int(cursor.rowcount)
+
+
+def rows(using: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql, params)
+        return list(cursor.fetchall())
+
+
+def claimed_rows(using: str, sql: str, params: Any) -> list[tuple[Any, ...]]:
+    """Like :func:`rows`, with psycopg's own loader of times: Django's takes longer than the claim itself."""
+    with connections[using].cursor() as cursor:
+        if settings.USE_TZ and _TIMES is not None:
+            cursor.cursor.adapters.register_loader(_TIMESTAMPTZ, _TIMES)
+        cursor.execute(sql, params)
+        return list(cursor.fetchall())
+
+
+_TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
+_TIMES = psycopg.adapters.get_loader(_TIMESTAMPTZ, psycopg.pq.Format.TEXT)
+
+
+def after_commit(using: str, work: Callable[[], object]) -> bool:
+    """Run ``work`` when the transaction is committed; whether that can be arranged."""
+    connection = connections[using]
+    if joins(connection) and not connection.in_atomic_block:
+        return False  # the caller manages the transaction by hand, and Django cannot tell when it commits
+    transaction.on_commit(work, using=using, robust=True)
+    return True
+
+
+@contextmanager
+def patient(using: str, seconds: float | None = None) -> Iterator[None]:
+    """Wait for locks no longer than that, or ``LOCK_TIMEOUT_MS``, in this transaction; the caller's limit is kept."""
+    setting = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
+    milliseconds = get_settings().LOCK_TIMEOUT_MS if seconds is None else int(seconds * 1000)
+    before = rows(using, setting, [f"{milliseconds}ms"])[0][0]
+    try:
+        yield
+    finally:
+        if _is_usable(using):
+            rows(using, setting, [before])
+
+
+def unless_locked(using: str, work: Callable[[], T], seconds: float | None = None) -> T | None:
+    """What ``work`` returns, or ``None`` when it had to wait too long for a lock; the caller's transaction survives."""
+
+    def bounded() -> T:
+        with patient(using, seconds):
+            return work()
+
+    try:
+        with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
+            return in_transaction(using, bounded)
+    except OperationalError as error:
+        if not isinstance(error.__cause__, errors.LockNotAvailable):
+            raise
+        return None
+
+
+class _WakeUps:
+    """The queues that one transaction will wake, each once."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, list[set[str]]] = {}
+        self.sent: set[str] = set()
+
+    def covers(self, queue: str, savepoints: set[str]) -> bool:
+        """Whether a hook is set that is rolled back only together with what is done now."""
+        return any(hook <= savepoints for hook in self.hooks.get(queue, ()))
+
+
+class _WakeUp:
+    """A notification that goes out after commit."""
+
+    def __init__(self, using: str, queue: str, shared: _WakeUps) -> None:
+        self.using, self.queue, self.shared = using, queue, shared
+
+    def __call__(self) -> None:
+        if self.queue in self.shared.sent:
+            return
+        self.shared.sent.add(self.queue)
+        try:
+            execute(self.using, statements.NOTIFY, [CHANNEL, self.queue])
+        except Exception as error:  # the jobs are stored and polling finds them: a lost wake-up only costs time
+            _say_unnotified(self.using, self.queue, error)
+
+
+_SAY_EVERY_SECONDS = 10.0
+_said_at = float("-inf")
+
+
+def _say_unnotified(using: str, queue: str, error: Exception) -> None:
+    """Now and then; and if the server's queue of notifications is full, have it look whether it still is."""
+    global _said_at
+    if time.monotonic() - _said_at < _SAY_EVERY_SECONDS:
+        return
+    _said_at = time.monotonic()
+    logger.warning("could not notify workers", extra={"queue": queue, "error": str(error).strip()})
+    with suppress(Exception):  # this question makes PostgreSQL forget what all have read; a failing NOTIFY does not
+        rows(using, "SELECT pg_notification_queue_usage()")
+
+
+def wake(using: str, queues: Iterable[str]) -> None:
+    """Tell workers, after commit and once, that these queues have something to fetch.
+
+    Never inside the caller's transaction, because a commit that carries NOTIFY waits for all others that do.
+    """
+    if not get_settings().NOTIFY:
+        return
+    connection = connections[using]
+    shared = next((f.shared for _, f, *_ in reversed(connection.run_on_commit) if isinstance(f, _WakeUp)), _WakeUps())
+    savepoints = set(connection.savepoint_ids)
+    for queue in queues:
+        if not shared.covers(queue, savepoints) and after_commit(using, _WakeUp(using, queue, shared)):
+            shared.hooks.setdefault(queue, []).append(savepoints)

@@ -1,0 +1,211 @@
+"""What a worker process writes about itself and about the jobs it holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Q
+
+from ..encoding import check_text, clean_text
+from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
+from ..models import Job, Worker
+from ..querysets import JobQuerySet
+from ..states import FailureReason, JobState
+from .failing import returning
+from .moves import Change, Decide, Decision
+from .recover import _expiring, _losing, _sweep
+from .transactions import database, execute, rows
+
+TRIES = 3  # of taking back what somebody else has in hand for the moment
+PROGRESS_CHARS = 255
+
+
+def stop_worker(name: str, *, using: str | None = None) -> int:
+    """Ask the worker of this name to stop gracefully, and return how many of its processes were asked.
+
+    Raises ``InvalidOption`` without a name.
+    """
+    check_text(name, option="name", max_length=255, required=True)
+    live = Worker.objects.using(database(using)).filter(stopped_at=None, stopping_at=None)
+    meant = live.filter(Q(name=name) | Q(name__startswith=f"{name}/"))
+    return meant.update(stopping_at=StatementTimestamp())
+
+
+# -------------------------------------------------------------------------------------------- the process as such
+
+
+def register(worker: Worker, *, using: str) -> None:
+    """Store the row of a process that begins to work; harmless if that was done already."""
+    Worker.objects.using(using).bulk_create([worker], ignore_conflicts=True)
+
+
+def take_session_locks(incarnations: Iterable[UUID], *, using: str) -> set[UUID]:
+    """Hold, for as long as this session lives, the locks by which others see that these processes are there.
+
+    Returns those that it holds now: a session that is just ending may still have some.
+    """
+    wanted = [str(one) for one in incarnations]
+    if not wanted:
+        return set()
+    locked = f"SELECT w::uuid, pg_try_advisory_lock({WORKER_LOCK.format('w')}) FROM unnest(%s::text[]) w"
+    return {id for id, held in rows(using, locked, [wanted]) if held}
+
+
+def drop_session_lock(incarnation: UUID, *, using: str) -> None:
+    rows(using, f"SELECT pg_advisory_unlock({WORKER_LOCK.format('%s')})", [str(incarnation)])
+
+
+class Beat(NamedTuple):
+    """What a heartbeat found: the processes whose rows stand, and those that somebody asked to stop."""
+
+    alive: set[UUID]
+    stopping: set[UUID]
+
+
+_BEAT = """
+UPDATE jobqueue_worker w SET heartbeat_at = statement_timestamp(), stats = u.stats::jsonb
+FROM unnest(%s::uuid[], %s::text[]) u(id, stats) WHERE w.id = u.id AND w.stopped_at IS NULL
+RETURNING w.id, w.stopping_at IS NOT NULL
+"""
+
+
+def beat(stats: Mapping[UUID, str], *, using: str) -> Beat:
+    """Say that these processes are alive, each with its statistics as JSON; one that was given up is not renewed."""
+    found = rows(using, _BEAT, [list(stats), list(stats.values())])
+    return Beat({id for id, _ in found}, {id for id, stopping in found if stopping})
+
+
+def beat_jobs(names: Sequence[str], incarnations: Sequence[UUID], *, using: str) -> int:
+    """Send the heartbeats of jobs that need one of their own, when a third of their time is over."""
+    silent = _held(names, incarnations, using).filter(heartbeat_seconds__isnull=False)
+    silent = silent.filter(heartbeat_at__lte=StatementTimestamp() - Seconds("heartbeat_seconds") / 3)
+    with transaction.atomic(using=using):  # whoever has one of them in hand must not keep us from the others
+        ids = list(silent.select_for_update(skip_locked=True).values_list("pk", flat=True))
+        return Job.objects.using(using).filter(pk__in=ids).update(heartbeat_at=StatementTimestamp()) if ids else 0
+
+
+def has_ended(incarnation: UUID, how: str, *, using: str) -> None:
+    """Write down that a process is gone; what it left has been taken back before."""
+    mine = Worker.objects.using(using).filter(pk=incarnation, stopped_at=None)
+    mine.update(stopped_at=StatementTimestamp(), exit_text=clean_text(how, max_chars=255))
+
+
+# ---------------------------------------------------------------------------------------------- the jobs it holds
+
+
+def _held(names: Sequence[str], incarnations: Sequence[UUID], using: str) -> JobQuerySet:
+    # Named as well as numbered: the index of what runs begins with the name.
+    return Job.objects.using(using).running().filter(assignee__in=names, incarnation__in=incarnations)
+
+
+def states_of_held(name: str, incarnation: UUID, *, using: str) -> dict[UUID, tuple[str, int]]:
+    """What the database thinks this process is working on: by job its state and attempt."""
+    found = _held([name], [incarnation], using).values_list("pk", "state", "attempt")
+    return {id: (state, attempt) for id, state, attempt in found}
+
+
+def move_deadlines(names: Sequence[str], incarnations: Sequence[UUID], seconds: float, *, using: str) -> int:
+    """After the database's clock went ahead: what these processes run has as much time left as before."""
+    later = timedelta(seconds=seconds)
+    return _held(names, incarnations, using).update(expire_at=F("expire_at") + later)
+
+
+def give_back_unheld(name: str, incarnation: UUID, held: Collection[UUID], message: str, *, using: str) -> int:
+    """Give back, uncharged, what this process has claimed and does not hold: its answer was lost, or nobody began."""
+    unheld = _held([name], [incarnation], using).exclude(pk__in=list(held))
+    return _take_back(using, unheld, partial(_returned, using, message))
+
+
+def _returned(using: str, message: str, jobs: list[Job]) -> Decision:
+    judged = returning(using, message, None, jobs)
+
+    def decision(job: Job) -> Change | None:
+        if job.state == JobState.CANCELLING:
+            return Change(JobState.STOPPED, error=message, reason=FailureReason.CANCELLED, outcome="cancelled")
+        return judged(job)
+
+    return decision
+
+
+def recover_dead(
+    name: str,
+    incarnation: UUID,
+    how: str,
+    *,
+    crashed: Collection[UUID] = (),
+    overdue: Collection[UUID] = (),
+    using: str,
+) -> int:
+    """Take back the jobs of a process that somebody saw end, and return how many.
+
+    ``crashed`` ran when it died by itself and are charged; ``overdue`` had used up their time; the others had not
+    begun, or were ended for no fault of their own, and go back uncharged. Raises ``StillLocked`` if somebody has some
+    of them in hand: try again.
+    """
+    mine = _held([name], [incarnation], using)
+    taken = _take_back(using, mine.filter(pk__in=list(overdue), state=JobState.ACTIVE), partial(_expiring, using))
+    taken += _take_back(using, mine.filter(pk__in=list(crashed)), partial(_losing, using, how))
+    taken += _take_back(using, mine, partial(_returned, using, f"Its worker {how}."))
+    if mine.exists():
+        raise StillLocked
+    has_ended(incarnation, how, using=using)
+    return taken
+
+
+class StillLocked(Exception):
+    """Somebody else has jobs of a dead process in hand."""
+
+
+def _take_back(using: str, which: JobQuerySet, decide: Decide) -> int:
+    """All of them: what somebody else has in hand is tried again in a moment."""
+    taken = 0
+    for tries in range(TRIES):
+        taken += sum(_sweep(using, which, decide).values())
+        if not which.exists():
+            break
+        time.sleep(0.02 * (tries + 1))
+    return taken
+
+
+def seconds_until(moment: datetime, *, using: str) -> float:
+    """By the database's clock, which is the one that counts."""
+    return max(0.0, float(rows(using, "SELECT extract(epoch FROM %s - statement_timestamp())", [moment])[0][0]))
+
+
+def clock(*, using: str) -> float:
+    """The database's time."""
+    return float(rows(using, "SELECT extract(epoch FROM clock_timestamp())")[0][0])
+
+
+_PROGRESS = """
+WITH mine AS MATERIALIZED (
+    SELECT m.id, u.queue, u.progress, u.said
+    FROM unnest(%s::text[], %s::uuid[], %s::int[], %s::float8[], %s::text[]) u(queue, id, attempt, progress, said)
+    CROSS JOIN LATERAL (
+        SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
+            AND state IN ('active', 'cancelling')
+        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
+UPDATE jobqueue_job j SET progress = COALESCE(mine.progress, j.progress),
+    progress_text = COALESCE(mine.said, j.progress_text),
+    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN statement_timestamp() ELSE j.heartbeat_at END
+FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
+"""
+
+
+def report_progress(reports: Sequence[tuple[Job, float | None, str]], *, using: str) -> None:
+    """Write down how far jobs have come, and that they live; of a claim that was lost nothing is written."""
+    if reports:
+        said: list[list[Any]] = [
+            [job.queue_id for job, _, _ in reports],
+            [job.pk for job, _, _ in reports],
+            [job.attempt for job, _, _ in reports],
+            [fraction for _, fraction, _ in reports],
+            [None if fraction is None else clean_text(text, max_chars=PROGRESS_CHARS) for _, fraction, text in reports],
+        ]
+        execute(using, _PROGRESS, said)

@@ -1,0 +1,12 @@
+"""What other code may want to know. Receivers run in the process that did it, after the commit."""
+
+from django.dispatch import Signal
+
+job_sent = Signal()  # ids: list[UUID], queue: str, using: str
+job_started = Signal()  # job: Job; in the handler's thread, before the handler
+# job: Job, ending: "completed", "failed", "stopped" or "snoozed", seconds: float, error: what was raised or None,
+# failure: Failure or None; in the worker's loop, when the end is recorded: so keep it short
+job_finished = Signal()
+key_blocked = Signal()  # queue: str, key: str, id: UUID of the job that blocks it
+key_released = Signal()  # queue: str, key: str; by retry, skip or delete
+queue_backlog = Signal()  # queue: Queue, waiting: int; more jobs wait than its warning_queue_size

@@ -1,0 +1,114 @@
+"""How a handler's run can end, and what an exception means."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.utils import timezone
+
+from ..handlers import CancelJob, FailForGood, Handler, JobExpired, RetryLater, Snooze
+from ..models import Job
+from ..options import YEAR, check_seconds
+from ..states import FailureReason
+
+
+class Completed(NamedTuple):
+    """The handler returned."""
+
+    output: Any
+
+
+class Failed(NamedTuple):
+    error: object
+    retry_after: float | datetime | None = None
+    for_good: bool = False
+    reason: FailureReason = FailureReason.ERROR
+
+
+class Stopped(NamedTuple):
+    """The job was cancelled, by its handler or because somebody asked."""
+
+    text: str
+
+
+class Snoozed(NamedTuple):
+    text: str
+    delay: float
+
+
+class Recorded(NamedTuple):
+    """An atomic handler: what it did and its completion are committed, or neither is."""
+
+    lost: bool = False
+
+
+Claim = tuple[UUID, int]
+
+
+def claim_of(job: Job) -> Claim:
+    """A child may hold two claims of one job: an old one that was lost, and the one it got after that."""
+    return job.id, job.attempt
+
+
+Ending = Completed | Failed | Stopped | Snoozed | Recorded
+Result = tuple[Job, Ending, float]
+
+SWALLOWED = Failed("JOBQUEUE['AROUND'] swallowed what the handler raised, so that nobody knows how it ended.")
+
+
+def judged(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
+    """What an exception of a handler means for its job."""
+    try:
+        return _judged(handler, job, error.with_traceback(_without_ours(error.__traceback__)))
+    except Exception as problem:  # what it raised makes no sense: a delay that is none, a rule that is none
+        return Failed(f"{type(error).__name__} cannot be understood: {type(problem).__name__}: {problem}")
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The way an error came, from the handler on; nothing of it if the handler could not even be called."""
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
+        trace = trace.tb_next
+    return trace
+
+
+_OURS = ("django_jobqueue.worker.", "django_jobqueue.handlers")
+
+
+def _judged(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
+    if isinstance(error, JobExpired):
+        return expired(job)
+    if isinstance(error, RetryLater):
+        return Failed(error, retry_after=_when(error))
+    if isinstance(error, FailForGood):
+        return Failed(error, for_good=True)
+    if isinstance(error, CancelJob):
+        return Stopped(str(error) or "cancelled by its handler")
+    if isinstance(error, Snooze):
+        return Snoozed(str(error), _delay(error.delay))
+    if isinstance(error, SystemExit):
+        return Failed(f"SystemExit: the handler called sys.exit({error.code!r})")
+    rule = handler.rule_for(error)
+    if rule is False:
+        return Failed(error, for_good=True)
+    return Failed(error, retry_after=None if rule is True else _delay(rule))
+
+
+def _when(error: RetryLater) -> float | datetime | None:
+    """A moment stays one, because how long it is until then must be asked of the database's clock."""
+    if isinstance(error.at, datetime):
+        return error.at if timezone.is_aware(error.at) else timezone.make_aware(error.at)
+    return None if error.delay is None else _delay(error.delay)
+
+
+def _delay(seconds: float | timedelta) -> float:
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    return max(0.0, check_seconds(seconds, option="delay", minimum=-100 * YEAR, maximum=100 * YEAR))
+
+
+def expired(job: Job) -> Failed:
+    text = f"It took longer than the {job.expire_in_seconds} seconds it was allowed."
+    return Failed(text, reason=FailureReason.EXPIRED)

@@ -1,0 +1,107 @@
+"""Asynchronous handlers: tasks of one event loop, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+
+from ..exceptions import JobQueueError
+from ..handlers import Handler
+from ..models import Job
+from ..signals import job_started
+from .endings import SWALLOWED, Claim, Completed, Ending, Stopped, claim_of, expired, judged
+
+if TYPE_CHECKING:
+    from .executor import Executor
+
+
+class EventLoop(threading.Thread):
+    """The asynchronous handlers of a child, each a task of one loop."""
+
+    def __init__(self, executor: Executor, first_slot: int) -> None:
+        super().__init__(name="jobqueue-event-loop", daemon=True)
+        self.executor = executor
+        self._free = deque(range(first_slot, executor.slots.count))
+        self._waiting: deque[tuple[Job, Handler[..., Any]]] = deque()  # for a free slot
+        self._loop = asyncio.new_event_loop()
+        self._tasks: dict[Claim, asyncio.Task[None]] = {}
+        self._jobs: dict[Claim, Job] = {}
+        self._cancelled: set[Claim] = set()  # by us; a handler may also raise CancelledError itself
+
+    def run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def submit(self, jobs: list[tuple[Job, Handler[..., Any]]]) -> None:
+        self._loop.call_soon_threadsafe(self._start, jobs)
+
+    def running(self) -> list[Job]:
+        return list(self._jobs.values())
+
+    def cancel(self, claim: Claim) -> None:
+        self._loop.call_soon_threadsafe(self._cancel, claim)
+
+    def _cancel(self, claim: Claim) -> None:
+        task = self._tasks.get(claim)
+        if task is not None and claim not in self._cancelled:  # once: it may need a moment to tidy up
+            self._cancelled.add(claim)
+            task.cancel()
+
+    def _start(self, jobs: list[tuple[Job, Handler[..., Any]]]) -> None:
+        self._waiting.extend(jobs)
+        while self._free and self._waiting:
+            job, handler = self._waiting.popleft()
+            self._jobs[claim_of(job)] = job
+            self._tasks[claim_of(job)] = self._loop.create_task(self._work_on(job, handler, self._free.popleft()))
+
+    async def _work_on(self, job: Job, handler: Handler[..., Any], slot: int) -> None:
+        executor = self.executor
+        began = time.monotonic()
+        executor.slots.enter(slot, job.id.bytes, job.deadline)
+        if job_started.receivers:
+            job_started.send_robust(sender=Job, job=job)
+        try:
+            ending = await self._run(job, handler)
+        except BaseException as error:  # as in threads
+            ending = judged(handler, job, error)
+            if not isinstance(error, JobQueueError):
+                await sync_to_async(close_old_connections)()
+        executor.contexts.pop(claim_of(job), None)
+        executor.slots.leave(slot)
+        self._free.append(slot)
+        del self._tasks[claim_of(job)], self._jobs[claim_of(job)]
+        self._cancelled.discard(claim_of(job))
+        executor.results.append((job, ending, time.monotonic() - began))
+        executor.wake.set()
+        self._start([])
+
+    async def _run(self, job: Job, handler: Handler[..., Any]) -> Ending:
+        executor = self.executor
+        context = executor.context_of(handler, job)
+        try:
+            async with asyncio.timeout_at(job.deadline) as limit:
+                with executor.around(job) if executor.around else nullcontext():
+                    return Completed(await handler.call(job, context))
+                return SWALLOWED
+        except TimeoutError:
+            if limit.expired():
+                return expired(job)
+            raise
+        except asyncio.CancelledError:
+            if claim_of(job) in self._cancelled:
+                return Stopped("cancelled")
+            raise

@@ -1,0 +1,316 @@
+"""Running handlers: a thread for each plain one, an event loop for asynchronous ones."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import copy_context
+from queue import Empty, SimpleQueue
+from types import CoroutineType
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+from django.utils.module_loading import import_string
+
+from .. import services
+from ..conf import get_settings
+from ..exceptions import ClaimLost
+from ..handlers import Handler, JobContext, JobExpired
+from ..models import Job
+from ..signals import job_started
+from .cleanliness import LeftOpen, Surroundings
+from .endings import SWALLOWED, Claim, Completed, Ending, Failed, Recorded, Result, claim_of, expired, judged
+from .event_loop import EventLoop
+from .slots import Slots
+
+logger = logging.getLogger("django_jobqueue.worker")
+
+SLOW_SECONDS = 0.05
+FORKED_EXIT = 70  # of a process that a handler forked and that came back to us
+
+
+Around = Callable[[Job], AbstractContextManager[Any]]
+
+
+def around() -> Around | None:
+    """The context manager that ``JOBQUEUE["AROUND"]`` names."""
+    path = get_settings().AROUND
+    if path is None:
+        return None
+    try:
+        found: Around = import_string(path)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"JOBQUEUE['AROUND']: {path!r} cannot be imported: {error}.") from error
+    return found
+
+
+Item = tuple[Job, Handler[..., Any]]
+Chunk = deque[Item]  # for one thread; others may take from it while that is busy
+
+
+def _emptied(chunk: Chunk) -> list[Item]:
+    """What was in it; its thread may take some at the same time."""
+    items = []
+    with suppress(IndexError):
+        while True:
+            items.append(chunk.popleft())
+    return items
+
+
+class Executor:
+    """Handlers of one child. Jobs go in by :meth:`begin`, results come out of ``results``, and ``wake`` is set."""
+
+    def __init__(self, concurrency: int, slots: Slots, wake: threading.Event, using: str) -> None:
+        self.ready: SimpleQueue[Chunk | None] = SimpleQueue()
+        self.results: deque[Result] = deque()
+        self.contexts: dict[Claim, JobContext] = {}  # of handlers that asked for one
+        self.concurrency, self.slots, self.wake, self.using = concurrency, slots, wake, using
+        self.reports: dict[Claim, tuple[Job, float | None, str]] = {}  # progress not yet written
+        self.around = around()
+        self.loop: EventLoop | None = None
+        _Fork.watch()
+        self.began = 0  # how many handlers were begun; roughly, because nobody locks for it
+        self.outages = 0  # how often the database was away: connections from before are dropped
+        self._threads = [_Thread(self, slot) for slot in range(concurrency)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Let idle threads end; one inside a handler ends after it, if the process lives that long."""
+        for _ in self._threads:
+            self.ready.put(None)
+        if self.loop is not None:
+            self.loop.stop()
+
+    def begin(self, items: Iterable[Item], chunk: int) -> None:
+        """Let plain handlers run, so many of them one after the other in one thread."""
+        rest = deque(items)
+        while rest:
+            self.ready.put(deque(rest.popleft() for _ in range(min(chunk, len(rest)))))
+
+    def spread(self, now: float) -> None:
+        """Jobs behind one that takes longer than expected go to other threads."""
+        for thread in self._threads:
+            if thread.chunk and now - thread.began_at > SLOW_SECONDS:
+                for item in _emptied(thread.chunk):
+                    self.ready.put(deque((item,)))
+
+    def take_back(self) -> list[Item]:
+        """What has not begun, and will not begin any more."""
+        items: list[Item] = []
+        for thread in self._threads:
+            items += _emptied(thread.chunk)
+        while True:
+            try:
+                chunk = self.ready.get_nowait()
+            except Empty:
+                return items
+            if chunk is not None:
+                items += _emptied(chunk)
+
+    def start_async(self, jobs: Iterable[Item]) -> None:
+        if self.loop is None:
+            self.loop = EventLoop(self, first_slot=self.concurrency)
+            self.loop.start()
+        self.loop.submit(list(jobs))
+
+    def overdue(self, now: float) -> list[Job]:
+        """Jobs whose time is used up, and whose handlers still run."""
+        running = [thread.job for thread in self._threads]
+        return [job for job in running if job is not None and now > job.deadline]
+
+    def ask_to_stop(self, now: float) -> None:
+        """Raise ``JobExpired`` in threads whose handler has used up its time."""
+        for thread in self._threads:
+            thread.ask_to_stop(now)
+
+    def running(self) -> list[Job]:
+        """The jobs inside a handler."""
+        found = [job for thread in self._threads if (job := thread.job) is not None]
+        return found + (self.loop.running() if self.loop is not None else [])
+
+    def busy(self) -> int:
+        """How many threads are inside a handler."""
+        return sum(thread.job is not None for thread in self._threads)
+
+    def cancel(self, jobs: Iterable[Job]) -> None:
+        """Tell handlers that their job is no longer wanted, or no longer theirs."""
+        for job in jobs:
+            context = self.contexts.get(claim_of(job))
+            if context is not None:
+                context.cancelled = True
+            if self.loop is not None:
+                self.loop.cancel(claim_of(job))
+
+    # ------------------------------------------------------------------------------------------ around one handler
+
+    def context_of(self, handler: Handler[..., Any], job: Job) -> JobContext | None:
+        if not handler.takes_context:
+            return None
+        context = _Context(job, self)
+        self.contexts[claim_of(job)] = context
+        return context
+
+
+class _Context(JobContext):
+    def __init__(self, job: Job, executor: Executor) -> None:
+        super().__init__(job)
+        self._executor = executor
+
+    def _report(self, fraction: float, text: str) -> None:
+        self._executor.reports[claim_of(self.job)] = (self.job, fraction, text)
+
+    def _touch(self) -> None:
+        self._executor.reports.setdefault(claim_of(self.job), (self.job, None, ""))
+
+
+class _Thread(threading.Thread):
+    """Takes one job after another. Whatever a handler raises ends up in its job, and the thread lives on."""
+
+    def __init__(self, executor: Executor, slot: int) -> None:
+        super().__init__(name=f"jobqueue-handler-{slot}", daemon=True)
+        self.executor, self.slot = executor, slot
+        self.job: Job | None = None
+        self.chunk: Chunk = deque()
+        self.began_at = 0.0
+        self._asked: Job | None = None
+        self._asking = threading.Lock()
+
+    def run(self) -> None:
+        ready, surroundings = self.executor.ready, Surroundings()
+        while (chunk := ready.get()) is not None:
+            self.chunk = chunk
+            while chunk:
+                try:
+                    job, handler = chunk.popleft()
+                except IndexError:  # somebody took the rest of it
+                    break
+                self._run_one(job, handler, surroundings)
+        surroundings.close()
+
+    def _run_one(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> None:
+        executor = self.executor
+        began = self.began_at = time.monotonic()
+        executor.began += 1
+        executor.slots.enter(self.slot, job.id.bytes, job.deadline)
+        surroundings.begin(executor.outages)
+        ending: Ending | None = None
+        try:
+            self.job = job
+            ending = self._work_on(job, handler, surroundings)
+        except JobExpired:
+            pass
+        finally:
+            self.job = None
+        self._no_longer_asked()
+        if ending is None:  # interrupted anywhere, perhaps while putting things back
+            with suppress(LeftOpen):
+                surroundings.restore()
+        executor.slots.leave(self.slot)
+        executor.results.append((job, ending or expired(job), time.monotonic() - began))
+        if not self.chunk and executor.ready.empty() and not executor.wake.is_set():
+            executor.wake.set()  # else the child looks soon enough by itself
+
+    def ask_to_stop(self, now: float) -> None:
+        with self._asking:
+            job = self.job
+            if job is None or job is self._asked or now <= job.deadline:
+                return
+            self._asked = job
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(JobExpired))
+
+    def _no_longer_asked(self) -> None:
+        """An exception that was asked for too late must not hit the next job."""
+        while True:
+            try:
+                if self._asked is not None:
+                    with self._asking:
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), None)
+                        self._asked = None
+                return
+            except JobExpired:
+                continue
+
+    def _work_on(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> Ending:
+        executor = self.executor
+        if job_started.receivers:
+            job_started.send_robust(sender=Job, job=job)
+        context = executor.context_of(handler, job)
+        try:
+            run = _run_atomic if handler.atomic else _run
+            ending: Ending = copy_context().run(run, handler, job, context, executor)
+        except BaseException as error:  # a handler may raise anything, and its thread must live on
+            ending = judged(handler, job, error)
+        executor.contexts.pop(claim_of(job), None)
+        try:
+            surroundings.restore()
+        except LeftOpen as error:
+            if isinstance(ending, Completed):
+                ending = Failed(error)
+        return ending
+
+
+def _run(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Executor) -> Ending:
+    if executor.around is None:
+        return Completed(_call(handler, job, context, executor))
+    with executor.around(job):
+        return Completed(_call(handler, job, context, executor))
+    return SWALLOWED
+
+
+def _run_atomic(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Executor) -> Ending:
+    """The handler's work and its fenced completion in one transaction: both happen, or neither."""
+    try:
+        with executor.around(job) if executor.around else nullcontext(), transaction.atomic(using=executor.using):
+            output = _call(handler, job, context, executor)
+            services.complete(job, output, using=executor.using)
+            return Recorded()
+    except ClaimLost as error:
+        if error.job_id != job.pk:
+            raise
+        return Recorded(lost=True)
+    return SWALLOWED
+
+
+def _call(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Executor) -> Any:
+    try:
+        output = handler.call(job, context)
+    finally:
+        if _Fork.happened:  # a copy that the handler forked: it shares our sockets, and must touch nothing
+            _leave_copy(job)
+    if type(output) is CoroutineType:
+        output.close()
+        raise TypeError(f"{handler.name} returned a coroutine, which nobody awaits: declare it with async def.")
+    return output
+
+
+class _Fork:
+    """Whether this process is a copy that somebody forked from one that runs handlers."""
+
+    happened = False
+    is_watched = False
+
+    @classmethod
+    def watch(cls) -> None:
+        cls.happened = False
+        if not cls.is_watched:
+            cls.is_watched = True
+            os.register_at_fork(after_in_child=cls._note)
+
+    @classmethod
+    def _note(cls) -> None:
+        cls.happened = True
+
+
+def _leave_copy(job: Job) -> None:
+    logger.warning("a process forked by a handler came back", extra={"job": str(job.pk), "queue": job.queue_id})
+    os._exit(FORKED_EXIT)

@@ -1,0 +1,68 @@
+"""A port for probes: ``/healthz``, ``/readyz`` and, with the extra ``prometheus``, ``/metrics``."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from django.db import connections
+
+from ..conf import get_settings
+from .keeper import Keeper
+
+
+def open_port(port: int) -> socket.socket:
+    """The socket on which probes come; raises ``OSError`` if the port is taken."""
+    return socket.create_server(("", port))
+
+
+def serve(keeper: Keeper, listening: socket.socket) -> None:
+    """Answer probes from a thread of the keeper."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, kind, body = _answer(keeper, self.path.split("?")[0])
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Probes come every few seconds: nobody wants to read of them."""
+
+    server = ThreadingHTTPServer(listening.getsockname()[:2], Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listening
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="jobqueue-health", daemon=True).start()
+
+
+def _answer(keeper: Keeper, path: str) -> tuple[int, str, bytes]:
+    if path == "/metrics":
+        return _metrics(keeper.using)
+    if path not in ("/healthz", "/readyz"):
+        return 404, "text/plain", b"There are /healthz, /readyz and /metrics.\n"
+    silence = time.monotonic() - keeper.renewed
+    with keeper.lock:
+        children = [child.name for child in keeper.children.values() if child.registered]
+    well = keeper.renewed > 0 and silence < get_settings().WORKER_FENCE_SECONDS
+    if path == "/readyz":
+        well = well and bool(children) and not keeper.stopping.is_set()
+    facts = {"ok": well, "children": children, "seconds_since_heartbeat": round(silence, 1) if keeper.renewed else None}
+    return 200 if well else 503, "application/json", json.dumps(facts).encode() + b"\n"
+
+
+def _metrics(using: str) -> tuple[int, str, bytes]:
+    from ..prometheus import metrics_text
+
+    try:
+        return 200, "text/plain; version=0.0.4; charset=utf-8", metrics_text(using=using)
+    except Exception as error:  # the extra is missing, or the database is away: the next scrape may be luckier
+        return 503, "text/plain; charset=utf-8", f"{error}\n".encode()
+    finally:
+        connections[using].close()  # each request has a thread of its own

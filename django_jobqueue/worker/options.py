@@ -1,0 +1,42 @@
+"""What a worker was told on its command line, and what it inherits from the settings."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from ..conf import get_settings
+from ..services.transactions import database
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How one worker works. ``queues`` empty: all for which it has handlers."""
+
+    queues: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    processes: int = 1
+    concurrency: int = 8
+    grace: float = 30.0
+    max_jobs: int = 0  # a child is replaced after that many; 0: never
+    drain: bool = False  # leave when nothing is left to fetch
+    schedules: bool = True
+    name: str = ""
+    using: str = "default"
+    health_port: int = 0
+
+    @classmethod
+    def build(cls, **given: Any) -> WorkerOptions:
+        """With what was given, and else what the settings say."""
+        settings = get_settings()
+        values: dict[str, Any] = {
+            "processes": settings.PROCESSES,
+            "concurrency": settings.CONCURRENCY,
+            "grace": float(settings.STOP_GRACE_SECONDS),
+            "name": f"{socket.gethostname()}-{os.getpid()}",
+            "using": database(None),
+        }
+        values.update({name: value for name, value in given.items() if value is not None})
+        return cls(**values)

@@ -1,0 +1,233 @@
+"""Writing down how jobs ended: many at once where that can be, and handing their lanes over."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from .. import services
+from ..exceptions import ClaimLost, InvalidTransition, JobNotFound, JobQueueError
+from ..models import Job
+from ..services.transactions import unless_locked
+from ..services.workers import report_progress, seconds_until
+from ..signals import job_finished
+from ..states import JobState
+from .endings import Completed, Ending, Failed, Recorded, Result, Snoozed, Stopped
+from .sessions import DATABASE_ERRORS
+
+if TYPE_CHECKING:
+    from .child import Child
+
+logger = logging.getLogger("django_jobqueue.worker")
+
+LOCK_SECONDS = 0.05  # how long a result waits for somebody who has locked its job
+_PLAIN = Failed("")[1:]  # a failure that says nothing of its own about retrying
+
+
+class Recorder:
+    """What a child's handlers have ended with, and what became of that."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self._done = self._failed = 0
+        self._first_at: float | None = None  # when the oldest result came that is not written down
+        self._aside: dict[UUID, tuple[Job, Ending, float, float]] = {}  # ended jobs that somebody else has locked
+        self._unsure: set[UUID] = set()  # jobs whose results may have been written, because only the answer was lost
+        self._failures: dict[UUID, services.Failure] = {}  # to be told of
+
+    def write_progress(self) -> None:
+        """How far handlers say they have come."""
+        if self.child.executor.reports:
+            reports, self.child.executor.reports = self.child.executor.reports, {}
+            report_progress(list(reports.values()), using=self.child.using)
+
+    def finish(self, now: float) -> bool:
+        """Write down what has ended, together with what ends in the next moment; whether anything was."""
+        child, settings, results = self.child, self.child.settings, self.child.executor.results
+        if not results:
+            return False
+        if len(results) < min(len(child.held), settings.BATCH_SIZE) and not child.line.is_starving():
+            self._first_at = self._first_at or now
+            if now - self._first_at < settings.FINISH_SECONDS:
+                return False
+        self._first_at = None
+        self.record([results.popleft() for _ in range(min(len(results), 2 * settings.BATCH_SIZE))])
+        return True
+
+    def record(self, batch: list[Result]) -> None:
+        try:
+            self._record_batch(batch)
+            if self._unsure:
+                self._unsure.difference_update([job.id for job, _, _ in batch])
+        except DATABASE_ERRORS:
+            self._unsure.update(job.id for job, _, _ in batch)
+            self.child.executor.results.extendleft(
+                result for result in reversed(batch) if result[0].id in self.child.held
+            )  # what was recorded before the connection broke is answered as lost, and harmless
+            raise
+
+    def _record_batch(self, batch: list[Result]) -> None:
+        completed: list[tuple[Job, Any]] = []
+        failed: list[tuple[Job, object]] = []
+        others: list[tuple[Job, Ending]] = []
+        self.write_progress()  # what was said last, too
+        for job, ending, seconds in batch:
+            if type(ending) is Completed:
+                completed.append((job, ending.output))
+            elif type(ending) is Failed and ending[1:] == _PLAIN:
+                failed.append((job, ending.error))
+            else:
+                others.append((job, ending))
+            self.child.line.learn(job, seconds)
+        self._record_many(completed, failed)
+        for job, ending in others:
+            self._record_one(job, ending)
+        for id in self._aside.keys() - self.child.held.keys():
+            del self._aside[id]
+        self._count(batch)
+
+    def _record_many(self, completed: list[tuple[Job, Any]], failed: list[tuple[Job, object]]) -> None:
+        if not completed and not failed:
+            return
+        finished = services.finish_many(
+            completed,
+            failed,
+            hand_over=self._may_take_more(),
+            tags=self.child.options.tags,
+            worker=self.child.name,
+            incarnation=self.child.incarnation,
+            lock_timeout=LOCK_SECONDS,
+            using=self.child.using,
+        )
+        busy = set(finished.busy)
+        endings: list[tuple[Job, Ending]] = [(job, Completed(output)) for job, output in completed]
+        for job, ending in [*endings, *((job, Failed(error)) for job, error in failed)]:
+            if job.id in busy:
+                self._put_aside(job, ending)
+            else:
+                self._let_go(job)
+        self._say_lost(finished.lost)
+        for failure in finished.failed:
+            self._say_failed(failure)
+        if finished.next:
+            self.child.line.take(finished.next)
+
+    def _say_lost(self, ids: list[UUID]) -> None:
+        """But not of results that were written after all, when only the answer was lost."""
+        lost = [str(id) for id in ids if id not in self._unsure]
+        if lost:
+            facts = {"worker": self.child.name, "job": lost[0], "jobs": lost[:20], "number": len(lost)}
+            logger.warning("a claim was lost", extra=facts)
+
+    def _let_go(self, job: Job) -> None:
+        """No longer ours; unless that was an old claim, and we have got the job again since."""
+        if self.child.held.get(job.id) is job:
+            del self.child.held[job.id]
+
+    def _put_aside(self, job: Job, ending: Ending) -> None:
+        """A job that somebody else has locked is finished later, and keeps nobody waiting until then."""
+        pause = min(2 * self._aside[job.id][2], 1.0) if job.id in self._aside else 0.05
+        self._aside[job.id] = (job, ending, pause, time.monotonic() + pause)
+
+    def take_up(self, now: float) -> None:
+        """What was put aside and may be tried again."""
+        for job, ending, _, at in list(self._aside.values()):
+            if now >= at:
+                self.child.executor.results.append((job, ending, 0.0))
+
+    def unrecorded(self) -> int:
+        """How many jobs have ended, and nobody knows yet."""
+        return len(self.child.executor.results) + len(self._aside)
+
+    def _may_take_more(self) -> bool:
+        child = self.child
+        if child.stopping or child.retired or child.line.is_careful():
+            return False
+        return not child.options.max_jobs or self.room_for_jobs() > 0
+
+    def room_for_jobs(self) -> int:
+        """How many more jobs ``--max-jobs`` lets it claim."""
+        return self.child.options.max_jobs - self._done - self._failed - len(self.child.held)
+
+    def _say_failed(self, failure: services.Failure) -> None:
+        facts = {
+            "worker": self.child.name,
+            "job": str(failure.id),
+            "state": failure.state,
+            "retries": failure.retry_count,
+        }
+        logger.log(logging.WARNING if failure.will_retry else logging.ERROR, "a job failed", extra=facts)
+        if job_finished.receivers:
+            self._failures[failure.id] = failure
+
+    def _record_one(self, job: Job, ending: Ending) -> None:
+        """The rarer endings, each by its verb."""
+        if isinstance(ending, Recorded):
+            if ending.lost:
+                self._say_lost([job.id])
+            self._let_go(job)
+        elif unless_locked(self.child.using, partial(self._record_alone, job, ending), LOCK_SECONDS) is None:
+            self._put_aside(job, ending)
+        else:
+            self._let_go(job)
+
+    def _record_alone(self, job: Job, ending: Ending) -> bool:
+        try:
+            if isinstance(ending, Failed):
+                when = ending.retry_after
+                failure = services.fail(
+                    job,
+                    ending.error,
+                    retry_after=seconds_until(when, using=self.child.using) if isinstance(when, datetime) else when,
+                    for_good=ending.for_good,
+                    reason=ending.reason,
+                    using=self.child.using,
+                )
+                self._say_failed(failure)
+            elif isinstance(ending, Stopped):
+                services.stop(job, ending.text, using=self.child.using)
+            elif isinstance(ending, Snoozed):
+                services.give_back(job, ending.text, delay=ending.delay, using=self.child.using)
+        except InvalidTransition as error:
+            if error.state == JobState.CANCELLING:
+                services.acknowledge_cancellation(job, was_executing=True, using=self.child.using)
+            else:
+                self._say_lost([job.id])
+        except (ClaimLost, JobNotFound):
+            self._say_lost([job.id])
+        except JobQueueError as error:  # the ending makes no sense, but the job must have one
+            services.fail(job, error, using=self.child.using)
+        return True
+
+    def _tell_finished(self, job: Job, ending: Ending, seconds: float) -> None:
+        error = ending.error if isinstance(ending, Failed) else None
+        name = "completed" if isinstance(ending, Recorded) else type(ending).__name__.lower()
+        failure = self._failures.pop(job.id, None)
+        job_finished.send_robust(sender=Job, job=job, ending=name, seconds=seconds, error=error, failure=failure)
+
+    def count(self) -> None:
+        """Where the supervisor sees it."""
+        self.child.slots.count_jobs(self._done, self._failed, len(self.child.held))
+
+    def _count(self, batch: list[Result]) -> None:
+        for job, ending, seconds in batch:
+            if self.child.held.get(job.id) is job:
+                continue
+            if isinstance(ending, Failed):
+                self._failed += 1
+            else:
+                self._done += 1
+            if job_finished.receivers:
+                self._tell_finished(job, ending, seconds)
+        self.child.asynchronous &= self.child.held.keys()
+        self.count()
+        if (
+            self.child.options.max_jobs
+            and self._done + self._failed >= self.child.options.max_jobs
+            and not self.child.retired
+        ):
+            self.child.retire("it ran --max-jobs")

@@ -1,0 +1,1 @@
+"""A small shop that uses django_jobqueue, and the demo."""

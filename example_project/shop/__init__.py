@@ -1,0 +1,1 @@
+"""A shop: customers, their orders, and the work that orders make."""

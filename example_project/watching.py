@@ -1,0 +1,57 @@
+"""Lets the demo see what handlers do: the hook around every run, and the signal of every end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+from django_jobqueue.models import Job
+from django_jobqueue.services import Failure
+from django_jobqueue.signals import job_finished
+from django_jobqueue.worker import LocalWorker, work
+
+
+class Listener(Protocol):
+    """Whoever wants to know what workers do; called from their threads."""
+
+    def started(self, worker: str, job: Job) -> None: ...
+
+    def completed(self, worker: str, job: Job) -> None: ...
+
+    def failed(self, worker: str, job: Job, failure: Failure, error: Exception) -> None: ...
+
+
+_listeners: list[Listener] = []
+
+
+@contextmanager
+def around(job: Job) -> Iterator[None]:
+    """``JOBQUEUE["AROUND"]``: what comes after the handler comes before the next job of its key can start."""
+    for listener in _listeners:
+        listener.started(job.assignee, job)
+    yield
+    for listener in _listeners:
+        listener.completed(job.assignee, job)
+
+
+def _finished(*, job: Job, failure: Failure | None, error: Any, **kwargs: Any) -> None:
+    if failure is not None:
+        for listener in _listeners:
+            listener.failed(job.assignee, job, failure, error)
+
+
+@contextmanager
+def running(number: int, queues: Sequence[str], listener: Listener) -> Iterator[list[LocalWorker]]:
+    """That many workers at work; at the end each finishes the job it has in hand."""
+    _listeners.append(listener)
+    job_finished.connect(_finished, dispatch_uid="demo")
+    try:
+        with ExitStack() as stack:
+            yield [
+                stack.enter_context(work(queues, concurrency=1, poll_seconds=0.05, name=f"worker-{place}"))
+                for place in range(1, number + 1)
+            ]
+    finally:
+        job_finished.disconnect(dispatch_uid="demo")
+        _listeners.remove(listener)

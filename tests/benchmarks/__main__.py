@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.benchmarks import flat, snapshot, speed, workers
+from tests.benchmarks.lab import Row, report
+from tests.benchmarks.peers import suite as peers
+
+SUITES = {
+    "speed": speed.measure,
+    "flat": flat.measure,
+    "snapshot": snapshot.measure,
+    "workers": workers.measure,
+    "peers": peers.measure,
+}
+RUNS = 5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="all by default")
+    parser.add_argument("--runs", type=int, help=f"interleaved runs, of which the median counts ({RUNS}; 1 if quick)")
+    parser.add_argument("--scale", type=float, help="a part of the rows: 0.5 for half of them")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows: to see that it works")
+    parser.add_argument("--json", type=Path, default=Path("bench.json"))
+    options = parser.parse_args()
+    runs = options.runs or (1 if options.quick else RUNS)
+    scale = options.scale or (0.1 if options.quick else 1.0)
+    rows: list[Row] = []
+    for name in options.suites or SUITES:
+        rows += SUITES[name](runs, scale)
+    return 0 if report(rows, options.json) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""The handlers that are measured: they do nothing but say that they ran."""
+
+from __future__ import annotations
+
+from django.db import connection
+
+from django_jobqueue.handlers import job
+from tests.benchmarks.marks import mark
+
+PLAIN, ORDERED = "plain", "ordered"
+EFFECT = "INSERT INTO bench_effect (n) VALUES (%s)"
+
+
+@job(queue=PLAIN, name="bench", default=True)
+def plain(n: int, text: str) -> None:
+    mark(n)
+
+
+@job(queue=ORDERED, name="bench_ordered")
+def ordered(n: int, text: str) -> None:
+    mark(n)
+
+
+@job(queue=PLAIN, name="bench_effect", atomic=True)
+def effect(n: int, text: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(EFFECT, [n])
+    mark(n)

@@ -1,0 +1,92 @@
+"""The same work by bare psycopg: the best statements we know, on our own table, without validation or models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from tests.benchmarks.lab import DATA
+
+INSERT = """
+INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, singleton_key, group_key, tags, data, retry_limit,
+    retry_delay, retry_backoff, expire_in_seconds, retention_seconds, delete_after_seconds, delete_failed_after_seconds)
+VALUES (%s, %s, 'standard', '', 0, '', '', '{}', %s, 2, 0, false, 900, 1209600, 604800, 604800)
+RETURNING seq, created_at
+"""
+COPY = """
+COPY jobqueue_job (id, queue_id, policy, name, priority, singleton_key, group_key, tags, data, hold, retry_limit,
+    retry_delay, retry_backoff, retry_delay_max, expire_in_seconds, heartbeat_seconds, retention_seconds,
+    delete_after_seconds, delete_failed_after_seconds) FROM STDIN
+"""
+PICK = """
+SELECT ctid AS tid FROM jobqueue_job_default
+WHERE queue_id = 'plain' AND state IN ('created', 'retry', 'unknown_retry') AND hold IS NULL
+ORDER BY priority DESC, position LIMIT %s FOR UPDATE SKIP LOCKED
+"""
+
+
+def insert_params() -> list[Any]:
+    return [uuid4(), "plain", json.dumps(DATA)]
+
+
+def copy_rows(n: int) -> list[tuple[object, ...]]:
+    data = json.dumps(DATA)
+    rest = (2, 0, False, None, 900, None, 1209600, 604800, 604800)
+    return [(uuid4(), "plain", "standard", "", 0, "", "", [], data, None, *rest) for _ in range(n)]
+
+
+def copy(connection: psycopg.Connection, rows: list[tuple[object, ...]]) -> None:
+    with connection.cursor() as cursor, cursor.copy(COPY) as copying:
+        for row in rows:
+            copying.write_row(row)
+
+
+def drain(dsn: str, batch: int) -> int:
+    """The very statements of the verbs, so that what is measured is what the verbs add to them."""
+    fetch, complete, id, attempt = _statements()
+    done = 0
+    with _connect(dsn) as connection:
+        while rows := connection.execute(fetch, (batch, "raw", None, None)).fetchall():
+            claims = ([row[id] for row in rows], [row[attempt] for row in rows], [None] * len(rows))
+            connection.execute(complete, claims)
+            done += len(rows)
+    return done
+
+
+def effects(dsn: str, batch: int) -> int:
+    """One job after another, each fetched, done and completed in one transaction; its work is one INSERT."""
+    fetch, complete, id, attempt = _statements()
+    done = 0
+    with _connect(dsn) as connection:
+        while True:
+            with connection.transaction():
+                row = connection.execute(fetch, (1, "raw", None, None)).fetchone()
+                if row is None:
+                    return done
+                connection.execute("INSERT INTO bench_effect (n) VALUES (%s)", [done])
+                connection.execute(complete, ([row[id]], [row[attempt]], [None]))
+            done += 1
+
+
+WORKS: dict[str, Callable[[str, int], int]] = {"raw": drain, "effects": effects}
+
+
+def _statements() -> tuple[str, str, int, int]:
+    """The fetch, the completion, and where in a fetched row the claim is."""
+    from django_jobqueue.partitions import DEFAULT
+    from django_jobqueue.services import statements
+
+    fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM).format(candidates=PICK)
+    id, attempt = (statements.CLAIMED.index(name) + 1 for name in ("id", "attempt"))
+    return fetch, statements.at(DEFAULT, statements.COMPLETE), id, attempt
+
+
+def _connect(dsn: str) -> psycopg.Connection:
+    connection = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
+    connection.execute("SET enable_sort = off; SET enable_seqscan = off")
+    connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
+    return connection

@@ -1,0 +1,55 @@
+"""``manage.py jobs`` as a test calls it: in this process, or for real in another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from django.core.management import CommandError, call_command
+from django.db import connection
+from psycopg.conninfo import make_conninfo
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    error: str = ""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def jobs(*args: object, **options: Any) -> Said:
+    """What the command said and how it ended, in this process; ``CommandError`` becomes its exit code too."""
+    out = StringIO()
+    try:
+        call_command("jobs", *map(str, args), stdout=out, stderr=StringIO(), **{"no_color": True, **options})
+    except CommandError as error:
+        return Said(error.returncode, out.getvalue(), str(error))
+    except SystemExit as left:
+        return Said(int(str(left.code)), out.getvalue())
+    return Said(0, out.getvalue())
+
+
+def run(*args: object, input: str = "", stdin: int | None = None, **environment: str) -> Said:
+    """The same in a process of its own, as an operator types it; ``input`` comes through a pipe."""
+    name = str(connection.settings_dict["NAME"])
+    env = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "JOBQUEUE_TEST_DSN": make_conninfo(os.environ.get("JOBQUEUE_TEST_DSN", ""), dbname=name),
+        "PYTHONPATH": str(ROOT),
+        **environment,
+    }
+    command = [sys.executable, "-m", "django", "jobs", *map(str, args)]
+    source: dict[str, Any] = {"input": input} if stdin is None else {"stdin": stdin}
+    done = subprocess.run(command, **source, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return Said(done.returncode, done.stdout, done.stderr)

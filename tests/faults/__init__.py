@@ -1,0 +1,1 @@
+"""What happens when processes die, hang or misbehave: the real ``runjobs``, killed for real."""

@@ -1,0 +1,1 @@
+"""An app whose ``jobs.py`` holds handlers good and bad."""

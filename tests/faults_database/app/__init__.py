@@ -1,0 +1,1 @@
+"""Handlers that write down when they ran."""

@@ -1,0 +1,275 @@
+"""What waits behind what in an ordered key: delays, skips, and every way a key is given free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from django_jobqueue import services
+from django_jobqueue.models import Job, Queue
+from django_jobqueue.policies import DelayedHead
+from django_jobqueue.states import BLOCKING, FINAL, FailureReason, Hold, JobState
+from tests.factories import JobFactory
+from tests.past import ago, reread, rewrite
+
+from .lives import sent
+
+AN_HOUR = timedelta(hours=1)
+
+
+def fetched(queue: Queue) -> list[Job]:
+    return services.fetch(queue.name, limit=10)
+
+
+@pytest.fixture
+def blocking_queue(db: None) -> Queue:
+    return services.create_fifo_queue("blocking", delayed_head=DelayedHead.BLOCK)
+
+
+# ----------------------------------------------------------------------------------------------- delayed heads
+
+
+def test_jobs_pass_a_head_that_is_not_due(fifo_queue):  # B18
+    delayed = sent(fifo_queue, singleton_key="a", delay=3600)
+    second = sent(fifo_queue, singleton_key="a")
+
+    assert fifo_queue.delayed_head == DelayedHead.PASS
+    assert fetched(fifo_queue) == [second]
+    assert reread(delayed).hold == Hold.UNTIL
+
+
+def test_a_delayed_job_takes_its_place_when_it_is_due(fifo_queue):  # B18
+    delayed = sent(fifo_queue, singleton_key="a", delay=3600)
+    second, third = sent(fifo_queue, singleton_key="a"), sent(fifo_queue, singleton_key="a")
+    assert fetched(fifo_queue) == [second]
+
+    rewrite(delayed, start_after=ago(seconds=1))
+    services.complete(second.pk)
+
+    assert fetched(fifo_queue) == [delayed]
+    services.complete(delayed.pk)
+    assert fetched(fifo_queue) == [third]
+
+
+def test_jobs_wait_for_a_head_that_is_not_due_where_their_queue_says_so(blocking_queue):  # B18
+    delayed = sent(blocking_queue, singleton_key="a", delay=3600)
+    second = sent(blocking_queue, singleton_key="a")
+    other = sent(blocking_queue, singleton_key="b")
+
+    assert fetched(blocking_queue) == [other]
+    rewrite(delayed, start_after=ago(seconds=1))
+    assert fetched(blocking_queue) == [delayed]
+    services.complete(delayed.pk)
+    assert fetched(blocking_queue) == [second]
+
+
+def test_a_delayed_job_blocks_only_what_was_sent_after_it(blocking_queue):  # B18
+    first = sent(blocking_queue, singleton_key="a")
+    sent(blocking_queue, singleton_key="a", delay=3600)
+    sent(blocking_queue, singleton_key="a")
+
+    assert fetched(blocking_queue) == [first]
+    services.complete(first.pk)
+    assert fetched(blocking_queue) == []
+
+
+def test_cancelling_a_delayed_head_lets_the_next_go(blocking_queue):  # B18
+    delayed, second = sent(blocking_queue, singleton_key="a", delay=3600), sent(blocking_queue, singleton_key="a")
+    assert fetched(blocking_queue) == []
+
+    services.cancel([delayed.pk])
+
+    assert fetched(blocking_queue) == [second]
+
+
+def test_letting_delayed_heads_be_passed_frees_what_waits(
+    blocking_queue, django_capture_on_commit_callbacks
+):  # B18 R123
+    sent(blocking_queue, singleton_key="a", delay=3600)
+    second = sent(blocking_queue, singleton_key="a")
+    assert fetched(blocking_queue) == []
+    assert reread(second).hold == Hold.LANE
+
+    with django_capture_on_commit_callbacks(execute=True):
+        services.update_queue(blocking_queue.name, delayed_head="pass")
+
+    assert fetched(blocking_queue) == [second]
+
+
+def test_rescheduling_a_head_lets_others_pass(fifo_queue):  # B18
+    first, second = sent(fifo_queue, singleton_key="a"), sent(fifo_queue, singleton_key="a")
+
+    services.reschedule(first, timezone.now() + AN_HOUR)
+
+    assert fetched(fifo_queue) == [second]
+
+
+def test_rescheduling_a_delayed_job_to_now_lets_it_go(fifo_queue):
+    job = sent(fifo_queue, singleton_key="a", delay=3600)
+
+    services.reschedule(job, timezone.now())
+
+    assert fetched(fifo_queue) == [job]
+
+
+def test_a_batch_with_delayed_jobs_is_born_with_the_right_holds(fifo_queue):  # B18
+    services.send_many(
+        fifo_queue.name,
+        [
+            {"singleton_key": "a", "delay": 3600},
+            {"singleton_key": "a"},
+            {"singleton_key": "a"},
+            {"singleton_key": "b"},
+        ],
+    )
+
+    assert list(Job.objects.order_by("seq").values_list("hold", flat=True)) == ["until", None, "lane", None]
+    assert [job.seq for job in fetched(fifo_queue)] == list(
+        Job.objects.order_by("seq").values_list("seq", flat=True)[1:4:2]
+    )
+
+
+# ------------------------------------------------------------------------------------------------ on_exhausted
+
+
+def test_a_queue_may_skip_jobs_that_used_up_their_attempts(db):  # B23
+    queue = services.create_fifo_queue("skipping", on_exhausted="skip")
+    first = sent(queue, singleton_key="a", retry_limit=0)
+    second = sent(queue, singleton_key="a")
+
+    failure = services.fail(fetched(queue)[0], "boom")
+
+    assert (failure.state, failure.will_retry) == (JobState.STOPPED, False)
+    ended = reread(first)
+    assert (ended.state, ended.reason, ended.error) == (JobState.STOPPED, FailureReason.EXHAUSTED, "boom")
+    assert fetched(queue) == [second]
+    assert services.blocked_keys(queue.name) == []
+    assert sum(minute.failed for minute in services.activity(queue.name)) == 1
+
+
+def test_a_skipping_queue_retries_first(db):  # B23
+    queue = services.create_fifo_queue("skipping", on_exhausted="skip")
+    first = sent(queue, singleton_key="a", retry_limit=1)
+    sent(queue, singleton_key="a")
+
+    assert services.fail(fetched(queue)[0], "boom").state == JobState.RETRY
+
+    assert fetched(queue) == [first]
+
+
+@pytest.mark.parametrize("end", ("expire", "heartbeat"))
+def test_a_skipping_queue_goes_on_however_the_attempt_ended(db, end):  # B23 R113
+    queue = services.create_fifo_queue("skipping", on_exhausted="skip")
+    job = JobFactory(queue=queue, state=JobState.ACTIVE, singleton_key="a", retry_limit=0)
+    waiting = sent(queue, singleton_key="a")
+    rewrite(job, expire_at=ago(hours=1) if end == "expire" else None, heartbeat_seconds=10, heartbeat_at=ago(hours=1))
+
+    services.expire() if end == "expire" else services.recover_lost()
+
+    assert reread(job).state == JobState.STOPPED
+    assert fetched(queue) == [waiting]
+
+
+# --------------------------------------------------------------------------------------- every way out of a lane
+
+EXITS: dict[str, tuple[JobState, Callable[[Job], object]]] = {
+    "complete": (JobState.ACTIVE, lambda job: services.complete(job)),
+    "finish_many": (JobState.ACTIVE, lambda job: services.finish_many([(job, None)])),
+    "stop": (JobState.ACTIVE, lambda job: services.stop(job)),
+    "mark_unknown_stopped": (JobState.ACTIVE, lambda job: services.mark_unknown_stopped(job.pk)),
+    "cancel, force": (JobState.ACTIVE, lambda job: services.cancel([job.pk], force=True)),
+    "acknowledge": (JobState.CANCELLING, lambda job: services.acknowledge_cancellation(job, was_executing=True)),
+    "reset_running": (JobState.CANCELLING, lambda job: services.reset_running()),
+    "cancel a retry": (JobState.RETRY, lambda job: services.cancel([job.pk])),
+    "skip a retry": (JobState.RETRY, lambda job: services.skip(job, reason="no")),
+    "skip": (JobState.FAILED, lambda job: services.skip(job, reason="no")),
+    "delete": (JobState.EXPIRED, lambda job: services.delete([job.pk])),
+    "purge": (JobState.ACTIVE, lambda job: services.purge(job.queue_id, "active")),
+    "cancel the head": (JobState.CREATED, lambda job: services.cancel([job.pk])),
+    "complete a lost one": (JobState.UNKNOWN_RETRY, lambda job: services.complete(job.pk)),
+}
+
+
+@pytest.mark.parametrize("exit", list(EXITS))
+def test_whatever_ends_the_job_in_front_the_next_one_goes(
+    fifo_queue, exit, django_capture_on_commit_callbacks
+):  # R014 C3.2
+    state, end = EXITS[exit]
+    front = JobFactory(queue=fifo_queue, state=state, singleton_key="a")
+    waiting = JobFactory(queue=fifo_queue, singleton_key="a", hold=Hold.LANE)
+    behind = JobFactory(queue=fifo_queue, singleton_key="a", hold=Hold.LANE)
+
+    with django_capture_on_commit_callbacks(execute=True):
+        end(front)
+
+    assert (reread(waiting).hold, reread(behind).hold) == (None, Hold.LANE)
+    assert fetched(fifo_queue) == [waiting]
+    assert services.check_lanes() == []
+
+
+@pytest.mark.parametrize("state", sorted(BLOCKING))
+def test_a_blocked_lane_is_lawful(fifo_queue, state):
+    JobFactory(queue=fifo_queue, state=state, singleton_key="a")
+    JobFactory(queue=fifo_queue, singleton_key="a", hold=Hold.LANE)
+
+    assert services.check_lanes() == []
+
+
+@pytest.mark.parametrize("state", sorted(FINAL - BLOCKING))
+def test_a_lane_that_waits_for_nobody_is_found_and_freed(fifo_queue, caplog, state):
+    JobFactory(queue=fifo_queue, state=state, singleton_key="a")
+    stranded = JobFactory(queue=fifo_queue, singleton_key="a", hold=Hold.LANE)
+
+    assert [lane.key for lane in services.check_lanes()] == ["a"]
+
+    assert reread(stranded).hold is None
+    assert "waited for nobody" in caplog.text
+    assert services.check_lanes() == []
+
+
+@pytest.mark.parametrize("name", ("singleton_queue", "stately_queue"))
+def test_a_stranded_job_of_a_one_at_a_time_queue_is_freed_too(request, name):
+    queue = request.getfixturevalue(name)
+    stranded = JobFactory(queue=queue, hold=Hold.LANE)
+
+    assert [lane.queue for lane in services.check_lanes()] == [queue.name]
+
+    assert fetched(queue) == [stranded]
+
+
+# ------------------------------------------------------------------------------------------------- hand over
+
+
+def test_finishing_hands_the_key_over(fifo_queue):
+    sent(fifo_queue, singleton_key="a")
+    second = sent(fifo_queue, singleton_key="a")
+    (job,) = fetched(fifo_queue)
+
+    finished = services.finish_many([(job, {"n": 1})], hand_over=True, worker="w")
+
+    assert finished.completed == [job.pk]
+    assert finished.next == [second]
+    now = reread(second)
+    assert (now.state, now.assignee, now.attempt) == (JobState.ACTIVE, "w", 1)
+
+
+@pytest.mark.parametrize("why", ("paused", "tags", "delay", "priority", "limit"))
+def test_a_key_is_released_where_it_cannot_be_handed_over(fifo_queue, settings, why):
+    sent(fifo_queue, singleton_key="a")
+    second = sent(fifo_queue, singleton_key="a", delay=3600 if why == "delay" else None)
+    (job,) = services.fetch(fifo_queue.name)
+    if why == "paused":
+        services.pause(fifo_queue.name)
+    elif why == "priority":
+        sent(fifo_queue, singleton_key="b", priority=9)
+    elif why == "limit":
+        settings.JOBQUEUE = {"HAND_OVER_LIMIT": 0}
+
+    finished = services.finish_many([(job, None)], hand_over=True, tags=["x"] if why == "tags" else [])
+
+    assert (finished.completed, finished.next) == ([job.pk], [])
+    assert reread(second).state == JobState.CREATED
+    assert reread(second).hold == (Hold.UNTIL if why == "delay" else None)

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core import checks as django_checks
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
+
+from django_jobqueue import checks
+from django_jobqueue.models import Queue
+
+
+class ToSqlite:
+    """A router that sends the app to the database ``other``."""
+
+    def db_for_write(self, model, **hints):
+        return "other" if model._meta.app_label == "jobqueue" else None
+
+
+@pytest.fixture
+def sqlite(settings):
+    """The app is routed to a database ``other`` on SQLite."""
+    given = connections.settings["default"] | {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": ":memory:",
+        "OPTIONS": {},
+    }
+    connections.settings["other"] = given
+    settings.DATABASE_ROUTERS = [ToSqlite()]
+    yield "other"
+    del connections["other"]
+    del connections.settings["other"]
+
+
+def ids(found):
+    return [message.id for message in found]
+
+
+def of_settings():
+    return [*checks.check_settings(), *checks.check_queues()]
+
+
+def test_django_runs_the_checks():
+    registered: Any = django_checks.registry.registry
+
+    assert {checks.check_settings, checks.check_queues, checks.check_vendor} <= (registered.registered_checks)
+    assert checks.check_databases in registered.registered_checks
+    assert "database" in registered.tags_available()
+
+
+def test_the_database_is_checked_only_when_asked_for():
+    # Without the django_db mark, pytest-django fails this test should it connect.
+    assert django_checks.run_checks(tags=["jobqueue"], databases=[]) == []
+
+
+def test_no_settings_are_fine(settings):
+    del settings.JOBQUEUE
+
+    assert of_settings() == []
+
+
+def test_sensible_settings_are_fine(settings):
+    settings.JOBQUEUE = {
+        "QUEUES": {
+            "mail": {"policy": "fifo", "dead_letter": "dead", "heartbeat_seconds": 10},
+            "dead": {},
+        },
+        "ENCODER": "django.core.serializers.json.DjangoJSONEncoder",
+    }
+
+    assert of_settings() == []
+
+
+def test_settings_that_are_no_dict_are_an_error(settings):
+    settings.JOBQUEUE = ["QUEUES"]
+
+    assert ids(of_settings()) == ["jobqueue.E001"]
+
+
+def test_an_unknown_setting_is_an_error_with_the_closest(settings):
+    settings.JOBQUEUE = {"NOTIFI": True}
+
+    [error] = of_settings()
+
+    assert error.id == "jobqueue.E002"
+    assert "'NOTIFI'" in error.msg
+    assert error.hint == "Did you mean 'NOTIFY'?"
+
+
+def test_a_setting_of_wrong_type_or_size_is_an_error(settings):
+    settings.JOBQUEUE = {"MAX_DEPTH": "deep", "MAX_DATA_BYTES": 2**40}
+
+    assert ids(of_settings()) == ["jobqueue.E003", "jobqueue.E003"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    (
+        ({"heartbeat_seconds": 9}, "heartbeat_seconds: must be at least 10"),  # R107
+        ({"expire_in_seconds": 0}, "expire_in_seconds: must be at least 1"),  # R117
+        ({"retention_seconds": 0}, "retention_seconds: must be at least 1"),  # R119
+        ({"retry_limit": "many"}, "retry_limit: expected an int"),
+        ({"policy": "lifo"}, "policy: expected"),
+        ({"retryLimit": 1}, "retryLimit: there is no such option"),
+        ([], "must be a dict of options"),
+        (None, "must be a dict of options"),
+    ),
+)
+def test_a_queue_with_a_wrong_option_is_an_error_that_names_both(settings, options, told):
+    settings.JOBQUEUE = {"QUEUES": {"mail": options}}
+
+    [error] = of_settings()
+
+    assert error.id == "jobqueue.E004"
+    assert "JOBQUEUE['QUEUES']['mail']" in error.msg
+    assert told in error.msg
+
+
+def test_every_wrong_option_is_told(settings):
+    settings.JOBQUEUE = {"QUEUES": {"a": {"heartbeat_seconds": 1, "expire_in_seconds": 0}, "b": {"partition": 1}}}
+
+    assert ids(of_settings()) == ["jobqueue.E004"] * 3
+
+
+def test_a_wrong_name_of_a_queue_is_an_error(settings):
+    settings.JOBQUEUE = {"QUEUES": {"a;b": {}, 5: {}}}
+
+    found = of_settings()
+
+    assert ids(found) == ["jobqueue.E004"] * 2
+    assert "queue name: ';' is not allowed" in found[0].msg
+
+
+def test_a_wrong_default_of_queues_is_an_error(settings):
+    settings.JOBQUEUE = {"QUEUE_DEFAULTS": {"expire_in_seconds": 0}}
+
+    [error] = of_settings()
+
+    assert error.id == "jobqueue.E004"
+    assert "QUEUE_DEFAULTS" in error.msg
+
+
+def test_a_dead_letter_that_is_not_declared_is_a_warning(settings):
+    settings.JOBQUEUE = {"QUEUES": {"mail": {"dead_letter": "dead"}}}
+
+    [warning] = of_settings()
+
+    assert warning.id == "jobqueue.W001"
+    assert "'dead'" in warning.msg
+    assert "'mail'" in warning.msg
+
+
+@pytest.mark.parametrize(
+    ("targets", "circle"),
+    (
+        ({"a": "a"}, "a → a"),
+        ({"a": "b", "b": "a"}, "a → b → a"),
+        ({"x": "a", "a": "b", "b": "c", "c": "a"}, "a → b → c → a"),
+    ),
+)
+def test_dead_letters_in_a_circle_are_one_error(settings, targets, circle):
+    settings.JOBQUEUE = {"QUEUES": {name: {"dead_letter": to} for name, to in targets.items()}}
+
+    [error] = of_settings()
+
+    assert error.id == "jobqueue.E005"
+    assert circle in error.msg
+
+
+def test_two_circles_of_dead_letters_are_two_errors(settings):
+    targets = {"a": "b", "b": "a", "c": "c"}
+    settings.JOBQUEUE = {"QUEUES": {name: {"dead_letter": to} for name, to in targets.items()}}
+
+    assert ids(of_settings()) == ["jobqueue.E005"] * 2
+
+
+def test_the_dead_letter_of_all_queues_has_none_itself(settings):
+    settings.JOBQUEUE = {
+        "QUEUES": {"dead": {}, "mail": {}},
+        "QUEUE_DEFAULTS": {"dead_letter": "dead"},
+    }
+
+    assert of_settings() == []
+
+
+@pytest.mark.parametrize("policy", ("short", "singleton", "stately", "exclusive"))
+def test_a_dead_letter_queue_that_could_refuse_copies_is_an_error(settings, policy):  # B35
+    settings.JOBQUEUE = {"QUEUES": {"mail": {"dead_letter": "dead"}, "dead": {"policy": policy}}}
+
+    [error] = of_settings()
+
+    assert error.id == "jobqueue.E006"
+    assert repr(policy) in error.msg
+
+
+@pytest.mark.parametrize("policy", ("standard", "key_strict_fifo", "fifo"))
+def test_a_dead_letter_queue_may_be_standard_or_ordered(settings, policy):  # B35
+    settings.JOBQUEUE = {"QUEUES": {"mail": {"dead_letter": "dead"}, "dead": {"policy": policy}}}
+
+    assert of_settings() == []
+
+
+@pytest.mark.parametrize("path", ("nowhere.Encoder", "json.dumps"))
+def test_an_encoder_that_is_none_is_an_error(settings, path):
+    settings.JOBQUEUE = {"ENCODER": path}
+
+    [error] = of_settings()
+
+    assert error.id == "jobqueue.E008"
+    assert path in error.msg
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    (
+        ({"WORKER_FENCE_SECONDS": 20.0}, "'WORKER_FENCE_SECONDS'] (20) must be less"),
+        ({"WORKER_UNLOCKED_SECONDS": 30.0}, "'WORKER_UNLOCKED_SECONDS'] (30) must be less"),
+        ({"WORKER_HEARTBEAT_SECONDS": 10.0}, "'WORKER_HEARTBEAT_SECONDS'] (10) must be less"),
+        ({"STOP_GRACE_SECONDS": 5}, "'EXPIRE_GRACE_SECONDS'] (5) must be less"),
+    ),
+)
+def test_times_of_workers_that_contradict_each_other_are_an_error(settings, given, told):  # G2
+    settings.JOBQUEUE = given
+
+    [error] = of_settings()
+
+    assert error.id == "jobqueue.E015"
+    assert told in error.msg
+
+
+def test_a_hook_that_cannot_be_imported_is_an_error(settings):
+    settings.JOBQUEUE = {"AROUND": "no.such.hook"}
+
+    [error] = of_settings()
+
+    assert error.id == "jobqueue.E016"
+    assert "no.such.hook" in error.msg
+
+
+def test_postgresql_is_fine_and_needs_no_connection():
+    # Without the django_db mark, pytest-django fails this test should it connect.
+    assert checks.check_vendor() == []
+
+
+def test_another_database_is_an_error(sqlite):
+    [error] = checks.check_vendor()
+
+    assert error.id == "jobqueue.E007"
+    assert "'other', which is sqlite" in error.msg
+
+
+@pytest.mark.django_db
+def test_a_recent_server_is_fine():
+    assert checks.check_databases(databases=["default"]) == []
+
+
+@pytest.mark.django_db
+def test_an_old_server_is_an_error(monkeypatch):
+    monkeypatch.setitem(connections["default"].__dict__, "pg_version", 140_011)
+
+    [error] = checks.check_databases(databases=["default"])
+
+    assert error.id == "jobqueue.E009"
+    assert "PostgreSQL 14" in error.msg
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("stored", "declared", "told"),
+    (
+        ({"policy": "standard"}, {"policy": "fifo"}, "policy='standard'"),  # R124
+        ({"policy": "key_strict_fifo"}, {}, "policy='key_strict_fifo'"),
+        ({"partition": False}, {"partition": True}, "partition=False"),  # R124
+    ),
+)
+def test_a_declared_queue_that_differs_from_its_row_is_an_error(settings, stored, declared, told):
+    Queue.objects.create(name="mail", **stored)
+    settings.JOBQUEUE = {"QUEUES": {"mail": declared}}
+
+    [error] = checks.check_databases(databases=["default"])
+
+    assert error.id == "jobqueue.E010"
+    assert "'mail'" in error.msg
+    assert told in error.msg
+
+
+@pytest.mark.django_db
+def test_a_declared_queue_like_its_row_or_without_one_is_fine(settings):
+    Queue.objects.create(name="mail", policy="key_strict_fifo")
+    settings.JOBQUEUE = {"QUEUES": {"mail": {"policy": "fifo"}, "new": {"policy": "short"}}}
+
+    assert checks.check_databases(databases=["default"]) == []
+
+
+@pytest.mark.django_db
+def test_wrong_settings_are_not_compared_with_rows(settings):
+    settings.JOBQUEUE = {"QUEUES": {"mail": {"policy": "lifo"}}}
+
+    assert checks.check_databases(databases=["default"]) == []
+
+
+@pytest.mark.django_db
+def test_more_than_50_partitions_are_a_warning():
+    Queue.objects.bulk_create(Queue(name=f"q{n}", partition=True) for n in range(50))
+    assert checks.check_databases(databases=["default"]) == []
+
+    Queue.objects.create(name="q50", partition=True)
+    assert ids(checks.check_databases(databases=["default"])) == ["jobqueue.W002"]
+
+
+@pytest.mark.django_db
+def test_a_database_without_the_table_is_fine(settings):
+    settings.JOBQUEUE = {"QUEUES": {"mail": {"policy": "fifo"}}}
+    with connection.cursor() as cursor:
+        cursor.execute(f'ALTER TABLE "{Queue._meta.db_table}" RENAME TO elsewhere')
+
+    with CaptureQueriesContext(connection) as queries:
+        assert checks.check_databases(databases=["default"]) == []
+    assert all(Queue._meta.db_table not in query["sql"] for query in queries)
+
+
+@pytest.mark.django_db
+def test_a_table_that_lacks_a_column_is_fine_and_the_transaction_goes_on(settings):
+    settings.JOBQUEUE = {"QUEUES": {"mail": {"policy": "fifo"}}}
+    with connection.cursor() as cursor:
+        cursor.execute(f'ALTER TABLE "{Queue._meta.db_table}" RENAME COLUMN partition TO gone')
+
+    assert checks.check_databases(databases=["default"]) == []
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")

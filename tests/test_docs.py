@@ -1,0 +1,236 @@
+"""The documentation is true: its examples run, and its tables list what there is."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from django.test import override_settings
+
+from django_jobqueue import exceptions, services
+from django_jobqueue.conf import DEFAULTS, FIELDS
+from django_jobqueue.options import QUEUE_OPTIONS, queue_defaults
+from django_jobqueue.policies import POLICIES
+from django_jobqueue.services.queues import sync_declared
+from django_jobqueue.states import BLOCKING, ELIGIBLE, FINAL, FOLLOWS, JobState
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "django_jobqueue"
+PAGES = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)]
+
+BLOCK = re.compile(
+    r"^```(?P<kind>python|pycon)\n(?P<code>.*?)^```$|^<!-- check\n(?P<check>.*?)^-->$", re.MULTILINE | re.DOTALL
+)
+NOT_RUN = ("<!-- no-run -->", "% no-run")
+ROW = re.compile(r"^\| (?P<cells>.+) \|$", re.MULTILINE)
+LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class Block(NamedTuple):
+    kind: str
+    code: str
+    line: int
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """What a page runs: its examples, and what it checks in a comment that readers do not see."""
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        if not text[: match.start()].rstrip().endswith(NOT_RUN):
+            code = match["code"] or match["check"]
+            yield Block(match["kind"] or "python", code, text[: match.start()].count("\n") + 1)
+
+
+class Reader:
+    """Somebody who types in a page from top to bottom."""
+
+    def __init__(self, page: Path, settings: ExitStack) -> None:
+        self.page, self.settings = str(page), settings
+        self.names: dict[str, Any] = {"__name__": "page"}
+
+    def run(self, block: Block) -> None:
+        getattr(self, f"run_{block.kind}")(block)
+        declared = self.names.pop("JOBQUEUE", None)
+        if declared is not None:  # what settings.py and migrate do
+            self.settings.enter_context(override_settings(JOBQUEUE=declared))
+            sync_declared(using="default")
+
+    def run_python(self, block: Block) -> None:
+        exec(compile("\n" * block.line + block.code, self.page, "exec"), self.names)
+
+    def run_pycon(self, block: Block) -> None:
+        examples = doctest.DocTestParser().get_doctest(block.code, {}, self.page, self.page, block.line)
+        examples.globs = self.names
+        said: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=LOOSE, verbose=False)
+        runner.run(examples, out=said.append, clear_globs=False)
+        if said:
+            pytest.fail("".join(said), pytrace=False)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page))], ids=lambda page: page.stem)
+def test_the_examples_run(page):
+    with ExitStack() as settings:
+        reader = Reader(page, settings)
+        for block in blocks(page):
+            reader.run(block)
+
+
+def test_what_a_page_says_and_does_not_do_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("""
+```python
+a = 1
+```
+<!-- no-run -->
+```python
+a = 2
+```
+% no-run
+
+```python
+a = 3
+```
+<!-- check
+assert a == 1
+-->
+```pycon
+>>> a
+2
+```
+""")
+
+    kinds = [(block.kind, block.line) for block in blocks(page)]
+    reader = Reader(page, ExitStack())
+    *fine, wrong = blocks(page)
+    for block in fine:
+        reader.run(block)
+
+    assert kinds == [("python", 2), ("python", 14), ("pycon", 17)]
+    with pytest.raises(pytest.fail.Exception, match=r"Got:\n *1"):
+        reader.run(wrong)
+
+
+def text_of(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def rows(name: str, heading: str = "") -> dict[str, list[str]]:
+    """The table under a heading of a page: its first column without backquotes → the others."""
+    text = text_of(name)
+    if heading:
+        text = re.split(r"^## ", text.split(f"\n## {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    table = [[cell.strip() for cell in match["cells"].split(" | ")] for match in ROW.finditer(text)]
+    return {cells[0].strip("`"): cells[1:] for cells in table[2:]}  # after the head and its line
+
+
+def test_every_setting_is_listed_with_its_default_and_what_it_is_for():
+    listed = rows("reference/settings.md", "Settings")
+
+    assert listed == {name: [f"`{shown(DEFAULTS[name])}`", field.metadata["doc"]] for name, field in FIELDS.items()}
+
+
+def shown(default: Any) -> str:
+    return repr(list(default)) if isinstance(default, tuple) else repr(default).replace("mappingproxy({})", "{}")
+
+
+def test_every_option_of_a_queue_is_listed_with_its_default():
+    listed = rows("reference/settings.md", "Options of a queue")
+
+    assert {name: cells[0] for name, cells in listed.items()} == {
+        name: f"`{queue_defaults()[name]!r}`" for name in QUEUE_OPTIONS
+    }
+
+
+def test_every_error_is_explained_with_its_code():
+    errors = {
+        name: error.code
+        for name, error in vars(exceptions).items()
+        if isinstance(error, type) and issubclass(error, exceptions.JobQueueError)
+    }
+
+    listed = rows("reference/errors.md")
+
+    assert {name: cells[0].strip("`") for name, cells in listed.items()} == errors
+    assert all(len(cells) == 3 and all(cells) for cells in listed.values())  # code, cause, what to do
+
+
+def test_every_system_check_is_explained():
+    sources = (PACKAGE / "checks.py").read_text() + (PACKAGE / "conf.py").read_text()
+
+    assert set(rows("reference/checks.md")) == set(re.findall(r"jobqueue\.[EW]\d{3}", sources))
+
+
+def test_the_table_of_states_is_the_state_machine():
+    listed = rows("reference/states.md", "What follows what")
+
+    assert {state: set(re.findall(r"`(\w+)`", cells[0])) for state, cells in listed.items()} == {
+        state.value: {following.value for following in follows} for state, follows in FOLLOWS.items()
+    }
+
+
+def test_the_table_of_states_says_what_each_state_does():
+    listed = rows("reference/states.md", "The states")
+
+    assert {state: [cell[:3].rstrip(",") == "yes" for cell in cells[1:]] for state, cells in listed.items()} == {
+        state.value: [state in ELIGIBLE, state in BLOCKING, state in FINAL] for state in JobState
+    }
+
+
+def test_every_verb_has_its_place_in_the_reference():
+    text = text_of("reference/verbs.md")
+
+    assert [name for name in services.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_every_policy_is_in_the_readme_and_in_the_guide():
+    assert [name for name in POLICIES if f"| `{name}` |" not in (ROOT / "README.md").read_text()] == []
+    assert [name for name in POLICIES if f"| `{name}` |" not in text_of("howto/choose-a-policy.md")] == []
+
+
+def test_a_dead_letter_is_advised_for_stately_jobs_that_need_retries():  # R091
+    advice = text_of("howto/choose-a-policy.md").split("## Stately queues and retries")[1]
+
+    assert "dead_letter" in advice
+
+
+def test_heartbeat_and_expiration_are_compared_and_values_recommended():  # R115
+    compared = rows("howto/heartbeat-and-expiration.md", "What each of them judges")
+    recommended = rows("howto/heartbeat-and-expiration.md", "Recommended values")
+
+    assert {"What it asks", "Who acts", "What it costs the job"} <= set(compared)
+    assert [kind.split(",")[0] for kind in recommended] == ["quick", "medium", "long", "very long"]
+
+
+def test_blocked_keys_are_presented_for_monitoring_and_alerting():  # R132
+    text = text_of("howto/monitor-blocked-keys.md")
+
+    assert "blocked_keys(" in text
+    assert "alert" in text
+
+
+def test_there_is_an_example_with_dead_letter_consumer_loop_and_maintenance():  # R391
+    text = text_of("howto/run-a-worker-loop.md")
+
+    for word in ("dead_letter", "fetch(", "complete(", "fail(", "expire()", "recover_lost()", "cleanup()"):
+        assert word in text
+
+
+def test_there_are_tips_for_keeping_a_queue_fast():  # R392
+    text = text_of("howto/keep-it-fast.md")
+
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings == [
+        "Batch size", "Finding jobs by their data", "Clean up", "Retention", "Watch the depth", "Priorities",
+    ]  # fmt: skip
+
+
+def test_every_page_is_short():
+    assert [page.name for page in PAGES if len(page.read_text().splitlines()) > 200] == []

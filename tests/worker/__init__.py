@@ -1,0 +1,1 @@
+"""What a worker does with good handlers; it runs inside the test, with the verb ``work``."""
