@@ -378,16 +378,15 @@ class _Judge:
 
     def _ordered(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
         lanes = self._look(mine)
-        overdue = self._overdue(lanes)
         going, held, blocked = [], [], set()
         for candidate in mine:
-            is_blocked, head = lanes[candidate.key]
+            is_blocked, head, is_overdue = lanes[candidate.key]
             if candidate.state != JobState.CREATED:  # it is itself what blocks its lane
                 going.append(candidate)
             elif is_blocked or candidate.key in self.taken:
                 held.append(candidate)
                 blocked.add(candidate.key)
-            elif candidate.key in overdue:
+            elif is_overdue:
                 continue  # somebody who is due goes before it, as soon as its hold is lifted
             elif candidate.seq == head:
                 going.append(candidate)
@@ -395,17 +394,10 @@ class _Judge:
                 held.append(candidate)
         return going, held, blocked
 
-    def _look(self, mine: list[Candidate]) -> dict[str, tuple[bool, int | None]]:
+    def _look(self, mine: list[Candidate]) -> dict[str, tuple[bool, int | None, bool]]:
         keys = sorted({candidate.key for candidate in mine})
         found = self.claimer.rows(statements.LOOK_AT_LANES, {"queue": self.claimer.queue, "keys": keys})
-        return {key: (blocked, head) for key, blocked, head in found}
-
-    def _overdue(self, lanes: dict[str, tuple[bool, int | None]]) -> set[str]:
-        heads = {key: head for key, (blocked, head) in lanes.items() if not blocked and head is not None}
-        if not heads:
-            return set()
-        params = {"queue": self.claimer.queue, "keys": list(heads), "heads": list(heads.values())}
-        return {key for (key,) in self.claimer.rows(statements.OVERDUE_IN_LANES, params)}
+        return {key: (blocked, head, overdue) for key, blocked, head, overdue in found}
 
     def _one_running(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
         keys = sorted({candidate.key for candidate in mine} - self.taken)

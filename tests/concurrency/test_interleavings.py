@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_jobqueue import services
 from django_jobqueue.exceptions import ClaimLost, InvalidTransition
@@ -71,6 +73,40 @@ def test_a_locked_row_that_is_due_is_not_overtaken(fifo_queue, other: Session, h
     assert state_of(later) == JobState.CREATED
     other.rollback()
     assert fetched(fifo_queue) == [due]
+
+
+def test_a_hold_that_is_lifted_at_whatever_moment_of_a_fetch_lets_nobody_overtake(fifo_queue, session):  # B18 C3.2
+    for moment in count():
+        key = str(moment)
+        due, later = sent(fifo_queue, key, delay=60), sent(fifo_queue, key)
+        rewrite(due, start_after=ago(seconds=1))
+        stranger = session()
+        stranger.begin()
+        stranger.run(lock_row, due.pk)  # so that the fetch cannot lift the hold itself
+        lifting = LiftsHold(due, stranger, after=moment)
+
+        with connection.execute_wrapper(lifting):
+            jobs = fetched(fifo_queue)
+
+        assert later not in jobs, f"the hold was lifted after statement {moment}"
+        if lifting.left >= 0:
+            break  # the fetch has fewer statements
+    assert moment > 3
+
+
+class LiftsHold:
+    """Has somebody else lift a hold, and commit that, right after one statement of ours."""
+
+    def __init__(self, job: Job, stranger: Session, *, after: int) -> None:
+        self.job, self.stranger, self.left = job, stranger, after
+
+    def __call__(self, execute: Any, *args: Any) -> Any:
+        result = execute(*args)
+        if self.left == 0:
+            self.stranger.run(Job.objects.filter(pk=self.job.pk).update, hold=None)
+            self.stranger.commit()
+        self.left -= 1
+        return result
 
 
 # ------------------------------------------------------------------------------------------ complete against fetch
