@@ -9,7 +9,7 @@ ARGS ?=
 comma := ,
 JAVA := $(shell java -version >/dev/null 2>&1 && echo yes)
 DEMO_EXTRAS ?= demo
-DEV_EXTRAS ?= dev,docs,demo,prometheus$(if $(JAVA),$(comma)spark)
+DEV_EXTRAS ?= dev,docs,demo,prometheus,opentelemetry,tasks$(if $(JAVA),$(comma)spark)
 
 ifdef NO_SKIPS
 export JOBQUEUE_NO_SKIPS := $(NO_SKIPS)

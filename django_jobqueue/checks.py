@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import ProgrammingError, connections, router, transaction
 from django.utils.module_loading import import_string
 
-from . import conf
+from . import carrying, conf
 from .cron import check_timezone
 from .encoding import check_queue_name
 from .exceptions import InvalidOption, JobQueueError
@@ -29,7 +29,9 @@ Found = Iterator[checks.CheckMessage]
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     """JOBQUEUE is a dict of known names with sensible values."""
     problems = list(conf.find_problems(conf.raw_settings()))
-    return [_error(*problem) for problem in problems] if problems else [*_encoder(), *_around(), *_timings()]
+    return (
+        [_error(*problem) for problem in problems] if problems else [*_encoder(), *_around(), *_carriers(), *_timings()]
+    )
 
 
 # Each must be longer than the one before it: else jobs are taken from a worker that still works on them.
@@ -62,6 +64,14 @@ def _around() -> Found:
     except ImportError as error:
         hint = "Name a function that takes the job and returns a context manager."
         yield _error("jobqueue.E016", f"JOBQUEUE['AROUND']: {path!r} cannot be imported: {error}.", hint)
+
+
+def _carriers() -> Found:
+    try:
+        carrying.carriers()
+    except ImproperlyConfigured as error:
+        hint = "Name classes, for example 'django_jobqueue.carrying.RequestId'."
+        yield _error("jobqueue.E020", str(error), hint)
 
 
 def _encoder() -> Found:

@@ -79,6 +79,9 @@ class Settings:
     AROUND: str | None = _setting(
         None, "Dotted path of a context manager that is entered around every run of a handler; it is given the job."
     )
+    CARRY: Sequence[str] = _setting(
+        (), "Dotted paths of carriers: what jobs carry from their sender to their handler besides their data."
+    )
     PROCESSES: int = _setting(1, "How many child processes a worker has, unless --processes says so.", minimum=1)
     CONCURRENCY: int = _setting(
         8, "How many handlers a child runs at once, each in a thread, unless --concurrency says so.", minimum=1

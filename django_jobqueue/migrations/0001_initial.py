@@ -460,6 +460,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "carried",
+                    models.JSONField(
+                        blank=True,
+                        editable=False,
+                        null=True,
+                        verbose_name="carried from its sender",
+                    ),
+                ),
+                (
                     "source_id",
                     models.UUIDField(blank=True, editable=False, null=True, verbose_name="copied from"),
                 ),

@@ -125,6 +125,7 @@ class Job(models.Model):
     )
     attempts = models.JSONField(_("failed attempts"), db_default=EmptyJsonList(), editable=False)
 
+    carried: Any = models.JSONField(_("carried from its sender"), null=True, blank=True, editable=False)
     source_id = models.UUIDField(_("copied from"), null=True, blank=True, editable=False)
     source_queue = models.CharField(_("source queue"), max_length=100, blank=True, db_default="", editable=False)
     source_key = models.CharField(_("source key"), max_length=255, blank=True, db_default="", editable=False)

@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db import IntegrityError, connections, transaction
 from psycopg import errors
 
+from ..carrying import loading
 from ..exceptions import DuplicateJob
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS
@@ -47,7 +48,8 @@ def send_many(
     if on_duplicate is None:
         _refuse_repeated(queue, jobs, using)
     work = partial(_store_many, stored, jobs, on_duplicate, using)
-    found, fresh = work() if joins(connections[using]) else again_after_conflict(work)
+    with loading(queue, jobs):
+        found, fresh = work() if joins(connections[using]) else again_after_conflict(work)
     wake(using, [queue])
     announce.sent(using, queue, fresh)
     return found
@@ -105,10 +107,13 @@ def _columns_and_rows(queue: Queue, jobs: list[Checked], using: str, *, births: 
     now = rows(using, "SELECT clock_timestamp()")[0][0] if timed else None
     holds = _births(queue, jobs, now) if births else (_until(job, now) for job in jobs)
     plain = _rows(queue, jobs, holds)
+    columns = _STORED
+    if jobs and jobs[0].carried:
+        columns, plain = (*columns, "carried"), ((*row, job.carried) for row, job in zip(plain, jobs, strict=True))
     if now is None:
-        return _STORED, plain
+        return columns, plain
     timed_rows = (row + _times(job, now) for row, job in zip(plain, jobs, strict=True))
-    return _STORED + _TIMED, timed_rows
+    return columns + _TIMED, timed_rows
 
 
 def _rows(queue: Queue, jobs: list[Checked], holds: Iterable[str | None]) -> Iterator[tuple[Any, ...]]:

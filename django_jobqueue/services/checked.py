@@ -37,6 +37,7 @@ class Checked:
     tags: list[str] = field(default_factory=list)
     throttle_seconds: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    carried: str | None = None
 
 
 def check_values(

@@ -42,6 +42,7 @@ HELD_AT_ONCE = 5_000
 ROUNDS = 5  # how often one fetch looks further when what it saw had to wait
 SECOND_LOOKS = 3  # how often it looks again when every key it saw was in somebody's hands
 _DATA = statements.CLAIMED.index("data") + 1
+_CARRIED = statements.CLAIMED.index("carried") + 1
 
 
 class Candidate(NamedTuple):
@@ -292,6 +293,8 @@ def as_jobs(using: str, leaf: str, claimed: Iterable[tuple[Any, ...]]) -> list[J
     for row in claimed:
         job = Job.from_row(using, _NAMES, row)
         job.data, job.leaf = decode(row[_DATA]), leaf
+        if row[_CARRIED] is not None:
+            job.carried = decode(row[_CARRIED])
         jobs.append(job)
     return jobs
 

@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import Any, Literal
 from uuid import UUID
 
+from ..carrying import loading
+from ..encoding import decode
 from ..exceptions import DuplicateJob, InvalidOption, KeyRequired
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS
@@ -47,6 +49,7 @@ _FRESH: dict[str, Any] = {
     "reason": "",
     "note": "",
     "fingerprint": "",
+    "carried": None,
     "source_id": None,
     "source_queue": "",
     "source_key": "",
@@ -91,7 +94,8 @@ def send(
         throttle_seconds,
         options,
     )
-    stored = _store(queue, job, using)
+    with loading(queue, [job]):
+        stored = _store(queue, job, using)
     if stored is not None:
         wake(using, [queue])
         announce.sent(using, queue, [stored.pk])
@@ -154,7 +158,7 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
 def _given(job: Checked) -> tuple[tuple[str, ...], list[Any]]:
     """The columns that are not left to their defaults, and what goes into their placeholders."""
     given, params = ["id"], list[Any]([job.id])
-    for name in ("data", "name", "singleton_key", "group_key", "priority", "tags"):
+    for name in ("data", "name", "singleton_key", "group_key", "priority", "tags", "carried"):
         value = getattr(job, name)
         if value:
             given.append(name)
@@ -171,6 +175,7 @@ def _given(job: Checked) -> tuple[tuple[str, ...], list[Any]]:
 _PLACEHOLDERS = {
     "data": "%s::jsonb",
     "tags": "%s::text[]",
+    "carried": "%s::jsonb",
     "start_after": statements.START_AFTER,
     "first_start_after": statements.START_AFTER,
     "hold": statements.HOLD_UNTIL,
@@ -209,6 +214,8 @@ def _as_job(job: Checked, row: tuple[Any, ...], using: str) -> Job:
         attempts=[],
         **job.options,
     )
+    if job.carried:
+        made.carried = decode(job.carried)
     return made
 
 

@@ -124,7 +124,7 @@ ORDER BY priority DESC, position LIMIT %s FOR UPDATE OF {LEAF} SKIP LOCKED
 CLAIMED = (
     "id", "queue_id", "name", "state", "policy", "attempt", "retry_count", "retry_limit", "priority", "seq",
     "singleton_key", "group_key", "tags", "assignee", "data", "expire_in_seconds", "heartbeat_seconds",
-    "created_at", "started_at", "assigned_at", "expire_at", "crashes",
+    "created_at", "started_at", "assigned_at", "expire_at", "crashes", "carried",
 )  # fmt: skip
 
 _CLAIM = f"""
@@ -355,7 +355,7 @@ SET state = u.state,
     attempts = CASE WHEN u.outcome IS NULL THEN j.attempts ELSE
         (CASE WHEN jsonb_array_length(j.attempts) >= 50 THEN j.attempts - 0 ELSE j.attempts END)
         || jsonb_build_object('attempt', j.attempt, 'worker', j.assignee, 'started', j.assigned_at, 'ended', {NOW},
-            'outcome', u.outcome, 'error', left(u.error, 4000), 'fingerprint', COALESCE(u.fingerprint, '')) END
+            'outcome', u.outcome, 'error', right(u.error, 4000), 'fingerprint', COALESCE(u.fingerprint, '')) END
 FROM u WHERE j.id = u.id AND j.queue_id = u.queue
 RETURNING j.id, j.start_after
 """
@@ -365,12 +365,12 @@ RETURNING j.id, j.start_after
 DEAD_LETTER = f"""
 INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, group_key, tags, data, retry_limit, retry_delay,
     retry_backoff, retry_delay_max, expire_in_seconds, heartbeat_seconds, retention_seconds, delete_after_seconds,
-    delete_failed_after_seconds, singleton_key, source_id, source_queue, source_key)
+    delete_failed_after_seconds, singleton_key, source_id, source_queue, source_key, carried)
 SELECT u.copy, d.name, d.policy, j.name, j.priority, j.group_key, j.tags, j.data, j.retry_limit, j.retry_delay,
     j.retry_backoff, j.retry_delay_max, j.expire_in_seconds, j.heartbeat_seconds, j.retention_seconds,
     j.delete_after_seconds, j.delete_failed_after_seconds,
     CASE WHEN d.policy = '{ORDERED}' THEN COALESCE(NULLIF(j.singleton_key, ''), j.queue_id) ELSE '' END,
-    j.id, j.queue_id, j.singleton_key
+    j.id, j.queue_id, j.singleton_key, j.carried
 FROM unnest(%s::uuid[], %s::uuid[]) u(id, copy)
 JOIN jobqueue_job j ON j.id = u.id
 JOIN jobqueue_queue q ON q.name = j.queue_id

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db import connections
 
+from .. import carrying
 from ..conf import Settings, get_settings
 from ..handlers import Handler
 from ..models import Job
@@ -163,6 +164,7 @@ class Child:
         finally:
             self.executor.stop()
             connections[self.using].close()
+            carrying.flush()
         if self.held.keys() - unbegun:
             return self.retired or EXIT_GRACE
         return self.retired or EXIT_DONE

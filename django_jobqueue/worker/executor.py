@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.utils.module_loading import import_string
 
-from .. import services
+from .. import carrying, services
 from ..conf import get_settings
 from ..exceptions import ClaimLost
 from ..handlers import Handler, JobContext, JobExpired
@@ -40,15 +40,15 @@ Around = Callable[[Job], AbstractContextManager[Any]]
 
 
 def around() -> Around | None:
-    """The context manager that ``JOBQUEUE["AROUND"]`` names."""
+    """What is entered around every run: what jobs carry, and the context manager that ``JOBQUEUE["AROUND"]`` names."""
     path = get_settings().AROUND
     if path is None:
-        return None
+        return carrying.around(None)
     try:
         found: Around = import_string(path)
     except ImportError as error:
         raise ImproperlyConfigured(f"JOBQUEUE['AROUND']: {path!r} cannot be imported: {error}.") from error
-    return found
+    return carrying.around(found)
 
 
 Item = tuple[Job, Handler[..., Any]]

@@ -1,0 +1,51 @@
+"""Gives every request an id, which the jobs that are sent while it is answered carry to their handlers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from .carrying import request_id
+
+HEADER = "X-Request-ID"
+_FINE = re.compile(r"[\w.:/+=@-]{1,200}")  # others come from strangers and go into logs
+
+
+class RequestIdMiddleware:
+    """Takes the request's ``X-Request-ID`` or makes one, and answers with it."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        if self.is_async:
+            return self._acall(request)
+        id = _id_of(request)
+        with request_id(id):
+            response: HttpResponseBase = self.get_response(request)
+        response.headers[HEADER] = id
+        return response
+
+    async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+        id = _id_of(request)
+        with request_id(id):
+            response: HttpResponseBase = await self.get_response(request)
+        response.headers[HEADER] = id
+        return response
+
+
+def _id_of(request: HttpRequest) -> str:
+    given = request.headers.get(HEADER, "")
+    return given if _FINE.fullmatch(given) else uuid4().hex

@@ -1,0 +1,1 @@
+"""The pytest plugin: registers itself when django-jobqueue is installed."""
