@@ -15,6 +15,7 @@ from django.utils.timezone import is_naive
 from .conf import get_settings
 from .encoding import check_queue_name, check_text
 from .exceptions import InvalidOption
+from .grouping import Grouping
 from .policies import ALIASES, POLICIES, DelayedHead, OnExhausted, QueuePolicy
 from .states import FailureReason, JobState
 
@@ -173,6 +174,11 @@ def check_reason(value: object) -> FailureReason:
     if not isinstance(value, str) or value not in FailureReason.values:
         raise InvalidOption("reason", f"expected one of {', '.join(FailureReason.values)}, got {_shown(value)}")
     return FailureReason(value)
+
+
+def check_grouping(value: object) -> Grouping:
+    """The way to read groups of that name; ``InvalidOption`` if there is none."""
+    return Grouping(_choice(Option("grouping", _choice, None, choices=tuple(Grouping.values)), value))
 
 
 def check_state(value: object) -> JobState:

@@ -396,6 +396,10 @@ class Migration(migrations.Migration):
                     "incarnation",
                     models.UUIDField(blank=True, editable=False, null=True, verbose_name="worker's incarnation"),
                 ),
+                (
+                    "grouped",
+                    models.BooleanField(blank=True, editable=False, null=True, verbose_name="claimed by group"),
+                ),
                 ("throttle_slot", models.CharField(blank=True, editable=False, max_length=40, null=True)),
                 (
                     "progress",
@@ -949,6 +953,30 @@ class Migration(migrations.Migration):
                 ),
                 fields=["queue", "group_key", "seq"],
                 name="jobqueue_job_group",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(models.Q(("group_key", ""), _negated=True), ("state__in", ["active", "cancelling"])),
+                fields=["queue", "group_key"],
+                name="jobqueue_job_group_running",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(
+                    ("group_key", ""),
+                    ("policy", "standard"),
+                    models.Q(
+                        ("hold", "until"),
+                        ("state__in", ["expired", "failed", "retry", "unknown_retry"]),
+                        _connector="OR",
+                    ),
+                ),
+                fields=["queue", "seq"],
+                name="jobqueue_job_no_group_waiting",
             ),
         ),
         migrations.AddIndex(

@@ -25,6 +25,7 @@ from ..policies import LANED, ONE_RUNNING, ORDERED, QueuePolicy
 from ..querysets import JobQuerySet
 from ..states import (
     BLOCKING,
+    DEAD,
     ELIGIBLE,
     FINAL,
     OCCUPIED,
@@ -110,6 +111,8 @@ class Job(models.Model):
     first_start_after = models.DateTimeField(_("first start after"), null=True, blank=True, editable=False)
     claim_xmin = models.BigIntegerField(_("first claim's snapshot"), null=True, blank=True, editable=False)
     incarnation = models.UUIDField(_("worker's incarnation"), null=True, blank=True, editable=False)
+    # Claimed by a grouped read: until it ends, the later jobs of its group in that batch depend on it.
+    grouped = models.BooleanField(_("claimed by group"), null=True, blank=True, editable=False)
     throttle_slot = models.CharField(max_length=40, null=True, blank=True, editable=False)
     progress = models.FloatField(_("progress"), null=True, blank=True, editable=False)
     progress_text = models.CharField(_("progress text"), max_length=255, blank=True, db_default="", editable=False)
@@ -184,7 +187,19 @@ class Job(models.Model):
             models.Index(
                 fields=["queue", "group_key", "seq"],
                 name="jobqueue_job_group",
-                condition=~Q(group_key="") & _among(OCCUPIED | {JobState.FAILED, JobState.EXPIRED}),
+                condition=~Q(group_key="") & _among(OCCUPIED | DEAD),
+            ),
+            models.Index(
+                fields=["queue", "group_key"],
+                name="jobqueue_job_group_running",
+                condition=~Q(group_key="") & _among(RUNNING),
+            ),
+            # What may keep the jobs without a group waiting. The others of them are found along the fetchable jobs: a
+            # job that succeeds the first time is in no index of groups.
+            models.Index(
+                fields=["queue", "seq"],
+                name="jobqueue_job_no_group_waiting",
+                condition=Q(policy=QueuePolicy.STANDARD, group_key="") & (Q(hold=Hold.UNTIL) | _among(RETRYING | DEAD)),
             ),
             models.Index(
                 fields=["queue", "lease_until"],

@@ -17,13 +17,15 @@ from django.db.models import Q
 from ..encoding import check_tags, check_text, decode
 from ..exceptions import UnsafeIsolation
 from ..expressions import Tid
+from ..grouping import Grouping
 from ..identifiers import as_uuid
 from ..models import Job
-from ..options import YEAR, check_int, check_seconds
+from ..options import YEAR, check_grouping, check_int, check_seconds
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from ..states import JobState
 from . import statements
+from .grouped import check_policy, fetch_grouped
 from .lanes import MOST_KEYS, try_keys
 from .queues import named, no_queue
 from .transactions import (
@@ -35,6 +37,7 @@ from .transactions import (
     joins,
     rows,
 )
+from .wakeups import fetch_waiting
 
 MOST_JOBS = 10_000
 RELEASED_AT_ONCE = 1_000
@@ -78,7 +81,7 @@ class Bookmark:
         self.looked_at = time.monotonic()
 
 
-class _Claimer(NamedTuple):
+class Claimer(NamedTuple):
     """Who claims, from where, and which jobs it takes."""
 
     using: str
@@ -108,20 +111,25 @@ def fetch(
     tags: Iterable[str] = (),
     worker: str = "",
     incarnation: UUID | None = None,
+    grouping: Grouping | str | None = None,
     lease: float | timedelta | None = None,
+    wait: float | timedelta | None = None,
+    poll_interval: float | timedelta | None = None,
     bookmark: Bookmark | None = None,
     using: str | None = None,
 ) -> list[Job]:
     """Claim up to ``limit`` fetchable jobs, highest priority and then oldest first, and return them active.
 
-    With ``tags``, only jobs that carry all of them. Of an ordered key at most its head is returned. A ``lease`` gives
-    the jobs back, uncharged, when it runs out. An empty list means that there is nothing to do now, or that the queue
-    is paused. Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction stricter than
-    READ COMMITTED.
+    With ``tags``, only jobs that carry all of them. Of an ordered key at most its head is returned. With ``grouping``
+    the jobs of a group (``group_key``) come in the order they were sent, to one reader at a time. A ``lease`` gives
+    the jobs back, uncharged, when it runs out. ``wait`` is how long to wait for a job when there is none, looking when
+    notified and every ``poll_interval`` (``POLL_SECONDS``). An empty list means that there is nothing to do now, or
+    that the queue is paused. Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction
+    stricter than READ COMMITTED.
     """
     limit = check_int(limit, option="limit", minimum=1, maximum=MOST_JOBS)
     queue = named(queue)
-    claimer = _Claimer(
+    claimer = Claimer(
         database(using),
         queue,
         check_tags(tags) if tags else [],
@@ -130,16 +138,26 @@ def fetch(
         None if lease is None else check_seconds(lease, option="lease", minimum=0.001, maximum=YEAR),
         bookmark,
     )
+    order = None if grouping is None else check_grouping(grouping)
+    if wait is None:
+        return _fetch_now(claimer, order, limit)
+    return fetch_waiting(claimer.using, queue, partial(_fetch_now, claimer, order, limit), wait, poll_interval)
+
+
+def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[Job]:
     policy, partition = _look_at_queue(claimer)
     if policy is None:
         return []
-    claimer = claimer._replace(leaf=leaf_of(queue, partition))
+    claimer = claimer._replace(leaf=leaf_of(claimer.queue, partition))
+    if grouping is not None and policy != ORDERED:  # an ordered queue gives one per key, however it is read
+        check_policy(claimer.queue, policy)
+        return fetch_grouped(claimer, grouping, limit, partial(_release_due, claimer))
     if policy in LANED:
         return _fetch_lanes(claimer, policy, limit)
     return in_transaction(claimer.using, partial(_fetch_free, claimer, limit))
 
 
-def _look_at_queue(claimer: _Claimer) -> tuple[str | None, bool]:
+def _look_at_queue(claimer: Claimer) -> tuple[str | None, bool]:
     """The queue's policy, or ``None`` while it is paused, and whether it has a part of the table to itself."""
     found = rows(claimer.using, statements.LOOK_AT_QUEUE, [claimer.queue])
     if not found:
@@ -150,7 +168,7 @@ def _look_at_queue(claimer: _Claimer) -> tuple[str | None, bool]:
     return None if paused else policy, partition
 
 
-def _release_due(claimer: _Claimer) -> None:
+def _release_due(claimer: Claimer) -> None:
     """Lift the holds of jobs whose time has come, and give back jobs whose lease ran out."""
     due, leases = claimer.rows(statements.LOOK_AT_TIMES, [claimer.queue, claimer.queue])[0]
     if due:
@@ -164,7 +182,7 @@ def _release_due(claimer: _Claimer) -> None:
 # ----------------------------------------------------------------------------------- jobs that wait for nobody
 
 
-def _fetch_free(claimer: _Claimer, limit: int) -> list[Job]:
+def _fetch_free(claimer: Claimer, limit: int) -> list[Job]:
     claimed: list[Job] = []
     for look in _looks(claimer):
         claimed += _claim_free(claimer, look, limit - len(claimed))
@@ -173,7 +191,7 @@ def _fetch_free(claimer: _Claimer, limit: int) -> list[Job]:
     return claimed
 
 
-def _claim_free(claimer: _Claimer, look: Look, limit: int) -> list[Job]:
+def _claim_free(claimer: Claimer, look: Look, limit: int) -> list[Job]:
     if claimer.tags:
         return _claim(claimer, [candidate.tid for candidate in _candidates(claimer, look, limit)])
     picked, params = _compiled(claimer.using, claimer.queue, claimer.leaf, look, limit)
@@ -193,7 +211,7 @@ class Look(NamedTuple):
     below: int | None = None
 
 
-def _looks(claimer: _Claimer) -> Iterable[Look]:
+def _looks(claimer: Claimer) -> Iterable[Look]:
     mark = claimer.bookmark
     if mark is not None and mark.is_fresh() and mark.priority is not None:
         yield Look(above=mark.priority)
@@ -234,7 +252,7 @@ def _statement(using: str, leaf: str, picked: Any) -> tuple[str, tuple[Any, ...]
     return statement.replace(whole, f'FROM {leaf} "{Job._meta.db_table}"'), tuple(params)
 
 
-def _candidates(claimer: _Claimer, look: Look, limit: int, without: Collection[str] = ()) -> list[Candidate]:
+def _candidates(claimer: Claimer, look: Look, limit: int, without: Collection[str] = ()) -> list[Candidate]:
     """Fetchable jobs in order, locked, without these keys; whatever somebody else has locked is passed over."""
     if claimer.tags:
         return _tagged_candidates(claimer, look, limit, without)
@@ -248,7 +266,7 @@ def _candidates(claimer: _Claimer, look: Look, limit: int, without: Collection[s
 _CANDIDATE = ("tid", "id", "singleton_key", "state", "seq", "priority", "position")
 
 
-def _tagged_candidates(claimer: _Claimer, look: Look, limit: int, without: Collection[str] = ()) -> list[Candidate]:
+def _tagged_candidates(claimer: Claimer, look: Look, limit: int, without: Collection[str] = ()) -> list[Candidate]:
     queue, tags, keys = claimer.queue, claimer.tags, list(without)
     found: list[tuple[Any, ...]] = []
     if look == Look():
@@ -265,13 +283,13 @@ def _beyond(look: Look) -> tuple[int, int]:
     return (2**31, 0) if look.below is None else (look.below, -(look.after or 0))
 
 
-def _claim(claimer: _Claimer, tids: Sequence[str], xmin: int | None = None) -> list[Job]:
+def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> list[Job]:
     if not tids:
         return []
     return _in_order(claimer, claimer.rows(statements.CLAIM, [*claimer.assignment, xmin, list(tids)]))
 
 
-def _in_order(claimer: _Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
+def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
     """Jobs as the statement returned them, put back into the order of the fetch."""
     if len(claimed) > 1:
         claimed.sort(key=_order)
@@ -305,7 +323,7 @@ _NAMES = ("position", *statements.CLAIMED)
 # ------------------------------------------------------------------------------------------------------ lanes
 
 
-def _fetch_lanes(claimer: _Claimer, policy: str, limit: int) -> list[Job]:
+def _fetch_lanes(claimer: Claimer, policy: str, limit: int) -> list[Job]:
     """Claim heads of lanes, and look again at once if this look only put others on hold."""
     own = not joins(connections[claimer.using])
     looks = SECOND_LOOKS
@@ -321,7 +339,7 @@ def _fetch_lanes(claimer: _Claimer, policy: str, limit: int) -> list[Job]:
         time.sleep(random.uniform(0.001, 0.005))
 
 
-def _claim_heads(claimer: _Claimer, policy: str, limit: int) -> _Judge:
+def _claim_heads(claimer: Claimer, policy: str, limit: int) -> _Judge:
     """Look along the order, some candidates at a time, until enough heads are claimed."""
     judge = _Judge(claimer, policy)
     for look in _looks(claimer):
@@ -344,7 +362,7 @@ def _claim_heads(claimer: _Claimer, policy: str, limit: int) -> _Judge:
 class _Judge:
     """Decides, for one fetch, which candidates go and which are held, and remembers the keys it has locked."""
 
-    def __init__(self, claimer: _Claimer, policy: str) -> None:
+    def __init__(self, claimer: Claimer, policy: str) -> None:
         self.claimer, self.policy = claimer, policy
         self.ours: set[str] = set()
         self.refused: set[str] = set()

@@ -19,7 +19,7 @@ from ..fingerprints import fingerprint
 from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED, QueuePolicy
-from ..states import BLOCKING, ELIGIBLE, JobState
+from ..states import BLOCKING, DEAD, ELIGIBLE, RETRYING, FailureReason, JobState
 from . import announce, statements
 from .lanes import Lane, Locked, lanes_of
 from .queues import named
@@ -29,6 +29,7 @@ from .transactions import in_transaction, logger, rows, wake
 _NEEDED = (
     "id", "queue_id", "seq", "policy", "state", "hold", "attempt", "singleton_key", "retry_count", "retry_limit",
     "retry_delay", "retry_backoff", "retry_delay_max", "crashes", "assignee", "assigned_at", "last_retry_at",
+    "group_key", "grouped",
 )  # fmt: skip
 
 
@@ -73,10 +74,36 @@ def move_each(
         locked, jobs = lock(using, ids, queue=queue, skip_locked=skip_locked)
         decision = decide(jobs)
         changes = {job.pk: change for job in jobs if (change := decision(job)) is not None}
-        due = apply(using, [job for job in jobs if job.pk in changes], changes, locked)
-        return Moved(jobs, changes, due)
+        behind = _behind_in_group(using, jobs, changes)
+        returned = {job.pk: _RETURNED for job in behind}
+        moving = [*(job for job in jobs if job.pk in changes), *behind]
+        return Moved(jobs, changes, apply(using, moving, changes | returned, locked))
 
     return in_transaction(using, work)
+
+
+_RETURNED = Change(
+    JobState.RETRY,
+    delay=0,
+    error="a job ahead of it in its group did not succeed",
+    reason=FailureReason.RETURNED,
+    outcome="returned",
+)
+
+
+def _behind_in_group(using: str, jobs: Iterable[Job], changes: dict[UUID, Change]) -> list[Job]:
+    """What a grouped read gave out behind jobs that now wait again or died: it goes back, or it would overtake them.
+
+    Locked here. What somebody else has in hand is passed over, because he is just ending it.
+    """
+    stuck = [job for job in jobs if job.grouped and job.pk in changes and changes[job.pk].state in RETRYING | DEAD]
+    found: dict[UUID, Job] = {}
+    for job in stuck:
+        batch = Job.objects.using(using).in_queue(job.queue_id).in_state(JobState.ACTIVE).assigned_to(job.assignee)
+        batch = batch.filter(grouped=True, group_key=job.group_key, assigned_at=job.assigned_at, seq__gt=job.seq)
+        behind = batch.exclude(pk__in=changes.keys()).select_for_update(skip_locked=True).only(*_NEEDED)
+        found |= {one.pk: one for one in behind}
+    return list(found.values())
 
 
 def lock(

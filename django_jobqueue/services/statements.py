@@ -154,6 +154,22 @@ WHERE j.ctid = ANY(%s::tid[])
 RETURNING j.position, {_CLAIMED}
 """
 
+# Of each group the rows are claimed in their order, up to the first that somebody else has locked or taken: a plain
+# reader asks nobody for the group.
+CLAIM_GROUPED = f"""
+WITH picked AS MATERIALIZED (
+    SELECT u.key, u.place, p.tid FROM unnest(%s::text[], %s::int[], %s::tid[]) u(key, place, tid)
+    LEFT JOIN LATERAL (
+        SELECT ctid AS tid FROM {LEAF} WHERE ctid = u.tid AND {IS_FETCHABLE} LIMIT 1 FOR UPDATE SKIP LOCKED) p ON true),
+going AS MATERIALIZED (
+    SELECT tid FROM (
+        SELECT tid, bool_and(tid IS NOT NULL) OVER (PARTITION BY key ORDER BY place) AS goes FROM picked) cut
+    WHERE goes)
+UPDATE {LEAF} j {_CLAIM.format(xmin="NULL")}, grouped = true
+FROM going WHERE j.ctid = going.tid
+RETURNING j.position, {_CLAIMED}
+"""
+
 # ----------------------------------------------------------------------------------------------------- lanes
 
 KEY_HASH = "hashtextextended({key}, hashtextextended({queue}, 0))"
@@ -344,7 +360,7 @@ SET state = u.state,
             THEN {NOW} + j.delete_failed_after_seconds * interval '1 second'
         WHEN u.state NOT IN {listed(DEAD)} AND j.delete_after_seconds > 0
             THEN {NOW} + j.delete_after_seconds * interval '1 second' END,
-    lease_until = NULL,
+    lease_until = NULL, grouped = NULL,
     position = COALESCE(u.position, j.position),
     crashes = COALESCE(u.crashes, j.crashes),
     error = COALESCE(u.error, j.error),

@@ -15,6 +15,7 @@ from .. import carrying
 from ..conf import Settings, get_settings
 from ..handlers import Handler
 from ..models import Job
+from ..services.wakeups import Listener
 from ..services.workers import give_back_unheld, states_of_held
 from ..states import JobState
 from . import sessions
@@ -25,7 +26,6 @@ from .options import WorkerOptions
 from .recorder import Recorder
 from .sessions import DATABASE_ERRORS
 from .slots import Slots
-from .wakeups import Listener
 
 logger = logging.getLogger("django_jobqueue.worker")
 

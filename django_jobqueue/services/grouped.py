@@ -1,0 +1,242 @@
+"""Grouped reads: several jobs of a group at once, in the order of their sends, and to one reader at a time.
+
+A reader looks along the queue for groups whose head can go, takes their locks, and looks at them again by a statement
+that begins after that. A group in another reader's hands is passed over, and so is one with a job running.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from django.db import connections
+
+from ..exceptions import InvalidOption
+from ..grouping import Grouping
+from ..models import Job
+from ..policies import QueuePolicy
+from . import group_statements, statements
+from .lanes import MOST_KEYS, try_keys
+from .transactions import in_transaction, joins
+
+if TYPE_CHECKING:
+    from .fetch import Claimer
+
+ROUNDS = 3  # how often one read goes on to other groups when some were in somebody's hands
+SECOND_LOOKS = 3
+FURTHER = 10  # how much further the second look along the queue goes
+REST = 20  # a look for jobs without a group that finds none is followed by a pause that long, measured in its own time
+
+
+class Group(NamedTuple):
+    key: str
+    priority: int
+    position: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return -self.priority, self.position
+
+
+class Row(NamedTuple):
+    key: str
+    tid: str
+    id: UUID
+
+
+Run = list[Row]  # jobs at the head of a group that can go, in order
+
+
+def check_policy(queue: str, policy: str) -> None:
+    if policy != QueuePolicy.STANDARD:
+        raise InvalidOption(
+            "grouping",
+            f"queue {queue!r} has the policy {policy!r}",
+            hint="Grouped reads are for standard queues and, one job per key, for ordered ones.",
+        )
+
+
+def fetch_grouped(claimer: Claimer, grouping: Grouping, limit: int, release_due: Callable[[], None]) -> list[Job]:
+    """Claim by group; and look again in a moment if every group was in another reader's hands."""
+    own = not joins(connections[claimer.using])
+    for looks_left in reversed(range(SECOND_LOOKS)):
+        reader = in_transaction(claimer.using, partial(_read, claimer, grouping, limit, release_due))
+        if reader.claimed or not reader.refused or not looks_left or not own:
+            break
+        time.sleep(random.uniform(0.001, 0.005))
+    return reader.claimed
+
+
+def _read(claimer: Claimer, grouping: Grouping, limit: int, release_due: Callable[[], None]) -> _Reader:
+    reader = _Reader(claimer, grouping, limit)
+    release_due()
+    reader.read()
+    return reader
+
+
+class _Reader:
+    """One grouped read: which groups it has asked for, and what it got."""
+
+    def __init__(self, claimer: Claimer, grouping: Grouping, limit: int) -> None:
+        self.claimer, self.grouping, self.limit = claimer, grouping, limit
+        self.claimed: list[Job] = []
+        self.asked: set[str] = set()
+        self.refused = False
+
+    def read(self) -> None:
+        for _ in range(ROUNDS):
+            wanted = self.limit - len(self.claimed)
+            keys = self._needed(wanted)
+            mine = self._lock(keys)
+            self.claimed += self._claim(choose(self.grouping, self._runs_within(mine, wanted), wanted))
+            if len(self.claimed) == self.limit or len(mine) == len(keys):
+                break
+
+    # --------------------------------------------------------------------------------------------- which groups
+
+    def _needed(self, wanted: int) -> list[str]:
+        """The first groups that together have as many jobs as are wanted, and no more than may be locked."""
+        most = min(wanted, MOST_KEYS - len(self.asked))
+        ranked = self._ranked(most)
+        if self.grouping != Grouping.FILL:
+            return list(islice(ranked, most))
+        keys: list[str] = []
+        size = 1
+        while wanted > 0 and len(keys) < most and (some := list(islice(ranked, size))):
+            runs = self._runs(some, wanted)
+            for key in some[: most - len(keys)]:
+                if wanted > 0 and runs[key]:
+                    keys.append(key)
+                    wanted -= len(runs[key])
+            size *= 4
+        return keys
+
+    def _ranked(self, most: int) -> Iterator[str]:
+        """Groups whose head can go, oldest first.
+
+        Along the jobs first, because with many small groups their heads lie in front; then group by group, because with
+        a few large ones all that lies in front may be one group's.
+        """
+        given: set[str] = set()
+        near = 4 * most + 100
+        for rows in (near, FURTHER * near):
+            seen, heads = self._in_front(rows, most + len(given))
+            yield from _new(heads, given)
+            if seen < rows or len(given) >= most:
+                return
+        heads = [Group(*row) for row in self._rows(group_statements.GROUPS_BY_KEY, groups=most + len(given))]
+        if "" not in given and "" not in self.asked:
+            heads += self._look_out()
+        yield from _new(heads, given)
+
+    def _in_front(self, rows: int, groups: int) -> tuple[int, list[Group]]:
+        statement = group_statements.GROUPS_IN_FRONT
+        ((seen, has_others, found),) = self._rows(statement, rows=rows, groups=groups)
+        heads = [Group(*head) for head in json.loads(found)]
+        if has_others and "" not in self.asked:
+            heads += self._without_group()
+        return seen, heads
+
+    def _without_group(self) -> list[Group]:
+        found = self._rows(group_statements.JOBS_WITHOUT_GROUP, depth=1)
+        return [Group("", priority, position) for *_, goes, priority, position in found if goes]
+
+    def _look_out(self) -> list[Group]:
+        """The jobs without a group when none lies in front: to see that there are none, all that waits is read.
+
+        So a process that found none lets some time pass before it looks again.
+        """
+        place = (self.claimer.using, self.claimer.queue)
+        begin = time.monotonic()
+        if begin < _look_out_at.get(place, 0.0):
+            return []
+        found = self._without_group()
+        end = time.monotonic()
+        _look_out_at[place] = 0.0 if found else end + REST * (end - begin)
+        return found
+
+    # ----------------------------------------------------------------------------------------------- which jobs
+
+    def _lock(self, keys: list[str]) -> list[str]:
+        """Those of these groups that nobody else reads, in their order."""
+        if not keys:
+            return []
+        self.asked.update(keys)
+        got, _ = try_keys(self.claimer.using, self.claimer.queue, keys)
+        self.refused = self.refused or len(got) < len(keys)
+        return [key for key in keys if key in got]
+
+    def _runs_within(self, keys: list[str], wanted: int) -> list[Run]:
+        """What can go of each group, looking no deeper than it must."""
+        if not keys:
+            return []
+        depth = 1 if self.grouping == Grouping.HEAD else wanted
+        if self.grouping == Grouping.ROUND_ROBIN:
+            depth = -(-wanted // len(keys))
+        while True:
+            runs = self._runs(keys, depth)
+            found = sum(map(len, runs.values()))
+            is_all = all(len(run) < depth for run in runs.values())
+            if self.grouping != Grouping.ROUND_ROBIN or found >= wanted or is_all:
+                return list(runs.values())
+            depth = min(2 * depth, wanted)
+
+    def _runs(self, keys: list[str], depth: int) -> dict[str, Run]:
+        found = []
+        if named := [key for key in keys if key]:
+            found += self._rows(group_statements.JOBS_OF_GROUPS, keys=named, depth=depth)
+        if "" in keys:
+            found += [row[:4] for row in self._rows(group_statements.JOBS_WITHOUT_GROUP, depth=depth)]
+        runs: dict[str, Run] = {key: [] for key in keys}
+        stopped = set()
+        for key, tid, id, goes in found:
+            if goes and key not in stopped:
+                runs[key].append(Row(key, tid, id))
+            else:
+                stopped.add(key)
+        return runs
+
+    def _claim(self, chosen: list[Row]) -> list[Job]:
+        from .fetch import as_jobs
+
+        if not chosen:
+            return []
+        places = {row.id: place for place, row in enumerate(chosen)}
+        params = [
+            [row.key for row in chosen],
+            list(places.values()),
+            [row.tid for row in chosen],
+            *self.claimer.assignment,
+        ]
+        jobs = as_jobs(self.claimer.using, self.claimer.leaf, self.claimer.rows(statements.CLAIM_GROUPED, params))
+        return sorted(jobs, key=lambda job: places[job.id])
+
+    def _rows(self, statement: str, **params: object) -> list[tuple[Any, ...]]:
+        given = {"queue": self.claimer.queue, "tags": self.claimer.tags, "without": sorted(self.asked), **params}
+        return self.claimer.rows(statement, given)
+
+
+_look_out_at: dict[tuple[str, str], float] = {}
+
+
+def _new(heads: Iterable[Group], given: set[str]) -> Iterator[str]:
+    for head in sorted(heads, key=lambda head: head.rank):
+        if head.key not in given:
+            given.add(head.key)
+            yield head.key
+
+
+def choose(grouping: Grouping, runs: list[Run], wanted: int) -> list[Row]:
+    """The order in which the jobs of these groups are handed out."""
+    if grouping == Grouping.FILL:
+        return [row for run in runs for row in run][:wanted]
+    layers = zip_longest(*runs)
+    if grouping == Grouping.HEAD:
+        layers = islice(layers, 1)  # type: ignore[assignment]
+    return [row for layer in layers for row in layer if row is not None][:wanted]

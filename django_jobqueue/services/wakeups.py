@@ -1,0 +1,151 @@
+"""Being woken by NOTIFY: one connection that listens, always reading its socket."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import selectors
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from django.db import Error, connections
+
+from ..conf import get_settings
+from ..exceptions import InvalidOption
+from ..options import YEAR, check_seconds
+from .transactions import CHANNEL, T, joins
+
+logger = logging.getLogger("django_jobqueue.worker")
+
+
+class Listener(threading.Thread):
+    """Calls ``woken(queue)`` for each notification, and ``woken("")`` whenever some may have been missed.
+
+    ``lost()`` is called when the connection broke.
+    """
+
+    def __init__(self, using: str, woken: Callable[[str], None], lost: Callable[[], None]) -> None:
+        super().__init__(name="jobqueue-listener", daemon=True)
+        self.using, self.woken, self.lost = using, woken, lost
+        self._stopping = threading.Event()
+        self._ear, self._bell = os.pipe()  # so that it need not look up now and then
+        self._pause = 0.1
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except (Error, psycopg.Error, OSError) as error:
+                logger.debug("listening was interrupted", extra={"error": str(error).strip()})
+                connections[self.using].close()
+                self.lost()
+            self._stopping.wait(self._pause * random.uniform(0.5, 1))
+            self._pause = min(self._pause * 2, 1.0)
+        connections[self.using].close()
+        os.close(self._ear)
+
+    def _listen(self) -> None:
+        wrapper = connections[self.using]
+        with wrapper.cursor() as cursor:
+            cursor.execute(f'LISTEN "{CHANNEL}"')
+        connection: Any = wrapper.connection
+        self._pause = 0.1
+        self.woken("")
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection.fileno(), selectors.EVENT_READ)
+            selector.register(self._ear, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                for notification in connection.notifies(timeout=0):
+                    self.woken(notification.payload)
+                selector.select()
+
+    def stop(self) -> None:
+        if not self._stopping.is_set():
+            self._stopping.set()
+            os.close(self._bell)
+
+
+# ------------------------------------------------------------------------------------- outside of a worker's process
+
+
+class _Hub:
+    """The listener of one database in this process, for as long as anybody waits for its notifications."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.subscribers: set[Callable[[str], None]] = set()
+        self.listener: Listener | None = None
+
+    def woken(self, queue: str) -> None:
+        for subscriber in list(self.subscribers):
+            subscriber(queue)
+
+
+_hubs: dict[str, _Hub] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def subscribed(using: str, woken: Callable[[str], None]) -> Iterator[None]:
+    """Have ``woken(queue)`` called as a listener does; nothing is called where there are no notifications."""
+    settings = get_settings()
+    if not settings.NOTIFY or settings.POOLER:
+        yield
+        return
+    with _lock:
+        hub = _hubs.setdefault(using, _Hub(using))
+        hub.subscribers.add(woken)
+        if hub.listener is None:
+            hub.listener = Listener(using, hub.woken, lambda: hub.woken(""))
+            hub.listener.start()
+        elif hub.listener.is_alive():
+            woken("")  # it listens already, or will say so
+    try:
+        yield
+    finally:
+        listener = None
+        with _lock:
+            hub.subscribers.discard(woken)
+            if not hub.subscribers:
+                listener, hub.listener = hub.listener, None
+        if listener is not None:
+            listener.stop()
+            listener.join()
+
+
+def fetch_waiting(
+    using: str,
+    queue: str,
+    fetch: Callable[[], list[T]],
+    wait: float | timedelta,
+    poll_interval: float | timedelta | None,
+) -> list[T]:
+    """What ``fetch`` returns as soon as that is something, or nothing when the time is over."""
+    seconds = check_seconds(wait, option="wait", minimum=0, maximum=YEAR)
+    poll = get_settings().POLL_SECONDS
+    if poll_interval is not None:
+        poll = check_seconds(poll_interval, option="poll_interval", minimum=0.001, maximum=YEAR)
+    if joins(connections[using]):
+        raise InvalidOption("wait", "cannot be used inside a transaction", hint="Call fetch() outside atomic().")
+    deadline = time.monotonic() + seconds
+    found = fetch()
+    if found or not seconds:
+        return found
+    bell = threading.Event()
+
+    def woken(name: str) -> None:
+        if name in ("", queue):
+            bell.set()
+
+    with subscribed(using, woken):
+        while not found and (left := deadline - time.monotonic()) > 0:
+            bell.wait(min(left, poll))
+            bell.clear()
+            found = fetch()
+    return found
