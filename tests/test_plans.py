@@ -16,6 +16,7 @@ import pytest
 from django.db import connection
 
 from django_jobqueue import maintenance, services
+from django_jobqueue.grouping import Grouping
 from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.partitions import DEFAULT
@@ -144,6 +145,28 @@ def test_an_ordered_fetch_probes_each_key_by_its_own_indexes(filled):  # R009
         "jobqueue_job_lane",
         "jobqueue_job_lane_until",
     } <= plans.indexes
+    assert not plans.sequential
+
+
+@pytest.mark.parametrize("grouping", Grouping.values)
+def test_a_grouped_fetch_probes_each_group_by_its_own_indexes(filled, grouping):  # R037
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {DEFAULT} SET group_key = 'g' || seq %% 40 WHERE queue_id = 'plain'")
+
+    with explained() as plans:
+        assert len(services.fetch("plain", 30, grouping=grouping)) > 0
+
+    assert {"jobqueue_job_fetchable", "jobqueue_job_group", "jobqueue_job_group_running"} <= plans.indexes
+    assert not plans.sequential
+
+
+def test_the_jobs_without_a_group_are_found_along_the_order(filled):  # R037 R059
+    Job.objects.in_queue("plain").held_until().delete()  # the earliest of them keeps the others waiting
+
+    with explained() as plans:
+        assert len(services.fetch("plain", 30, grouping="fill")) == 30
+
+    assert {"jobqueue_job_fetchable", "jobqueue_job_no_group_waiting"} <= plans.indexes
     assert not plans.sequential
 
 

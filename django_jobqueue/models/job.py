@@ -299,6 +299,11 @@ class Job(models.Model):
     def __str__(self) -> str:
         return f"{self.queue_id} {self.pk}"
 
+    @property
+    def came_by_group(self) -> bool:
+        """Whether this very object was returned by a grouped read; the database is not asked."""
+        return bool(self.__dict__.get("grouped"))
+
     @classmethod
     def from_row(cls, db: str, names: Sequence[str], row: Sequence[Any]) -> Self:
         """A job as it came from a hot statement; columns that were not read load themselves when asked for.

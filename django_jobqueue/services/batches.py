@@ -22,7 +22,7 @@ from .failing import Failure
 from .fetch import as_jobs
 from .finish import complete_one, completion_of, fail, leaf_of_job, stop, told
 from .lanes import MOST_KEYS, Lane, chunks, release, try_keys
-from .transactions import claimed_rows, database, in_transaction, is_strict, rows, unless_locked
+from .transactions import claimed_rows, database, in_transaction, is_strict, rows, unless_locked, wake
 
 
 @dataclass(slots=True)
@@ -114,6 +114,8 @@ class _Claimer:
 def _complete_free(queue: str, some: list[tuple[Job, str | None]], finished: Finished, using: str) -> None:
     statement = statements.at(leaf_of_job(some[0][0], using), statements.COMPLETE)
     done = in_transaction(using, partial(rows, using, statement, completion_of(some)))
+    if any(job.came_by_group for job, _ in some):
+        wake(using, [queue])  # the next of their groups may go
     _account(some, {place for place, _ in done}, finished, using)
 
 

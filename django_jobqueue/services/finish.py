@@ -23,7 +23,7 @@ from .failing import Failing, Failure, failing_each, failures, returning
 from .lanes import Lane, Locked, leaves_of
 from .moves import Change, Decide, Decision, Moved, move_each
 from .queues import named
-from .transactions import database, execute, in_transaction, joins
+from .transactions import database, execute, in_transaction, joins, wake
 
 Target = Job | UUID | str
 
@@ -171,6 +171,8 @@ def complete_one(job: Job, fenced: bool, output: str | None, using: str) -> bool
     if not execute(using, statement, [output, job.pk, job.attempt]):
         raise _refusal(job, fenced, JobState.COMPLETED, leads_to(JobState.COMPLETED), using)
     locked.release(lane)
+    if job.came_by_group:
+        wake(using, [job.queue_id])  # the next of its group may go
     return True
 
 

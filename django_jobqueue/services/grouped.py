@@ -215,6 +215,8 @@ class _Reader:
             *self.claimer.assignment,
         ]
         jobs = as_jobs(self.claimer.using, self.claimer.leaf, self.claimer.rows(statements.CLAIM_GROUPED, params))
+        for job in jobs:
+            job.grouped = True
         return sorted(jobs, key=lambda job: places[job.id])
 
     def _rows(self, statement: str, **params: object) -> list[tuple[Any, ...]]:

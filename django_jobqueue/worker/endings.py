@@ -45,6 +45,10 @@ class Recorded(NamedTuple):
     lost: bool = False
 
 
+class Untouched(NamedTuple):
+    """Not begun, because a job ahead of it in its group did not succeed; with that one it has gone back."""
+
+
 Claim = tuple[UUID, int]
 
 
@@ -53,10 +57,15 @@ def claim_of(job: Job) -> Claim:
     return job.id, job.attempt
 
 
-Ending = Completed | Failed | Stopped | Snoozed | Recorded
+Ending = Completed | Failed | Stopped | Snoozed | Recorded | Untouched
 Result = tuple[Job, Ending, float]
 
 SWALLOWED = Failed("JOBQUEUE['AROUND'] swallowed what the handler raised, so that nobody knows how it ended.")
+
+
+def lets_group_go_on(ending: Ending) -> bool:
+    """Whether the job has ended, so that the next of its group may begin."""
+    return isinstance(ending, Completed | Stopped) or ending == Recorded()
 
 
 def judged(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:

@@ -16,10 +16,23 @@ from ..exceptions import JobQueueError
 from ..handlers import Handler
 from ..models import Job
 from ..signals import job_started
-from .endings import SWALLOWED, Claim, Completed, Ending, Stopped, claim_of, expired, judged
+from .endings import (
+    SWALLOWED,
+    Claim,
+    Completed,
+    Ending,
+    Stopped,
+    Untouched,
+    claim_of,
+    expired,
+    judged,
+    lets_group_go_on,
+)
 
 if TYPE_CHECKING:
     from .executor import Executor
+
+Item = tuple[Job, Handler[..., Any]]
 
 
 class EventLoop(threading.Thread):
@@ -29,10 +42,11 @@ class EventLoop(threading.Thread):
         super().__init__(name="jobqueue-event-loop", daemon=True)
         self.executor = executor
         self._free = deque(range(first_slot, executor.slots.count))
-        self._waiting: deque[tuple[Job, Handler[..., Any]]] = deque()  # for a free slot
+        self._waiting: deque[Item] = deque()  # for a free slot
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[Claim, asyncio.Task[None]] = {}
         self._jobs: dict[Claim, Job] = {}
+        self._behind: dict[Claim, tuple[float, deque[Item]]] = {}  # what waits in a group, and since when its head runs
         self._cancelled: set[Claim] = set()  # by us; a handler may also raise CancelledError itself
 
     def run(self) -> None:
@@ -46,8 +60,16 @@ class EventLoop(threading.Thread):
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def submit(self, jobs: list[tuple[Job, Handler[..., Any]]]) -> None:
+    def submit(self, jobs: list[Item]) -> None:
         self._loop.call_soon_threadsafe(self._start, jobs)
+
+    def submit_group(self, jobs: list[Item]) -> None:
+        """Start the first of them; each of the others when the one before it has ended well."""
+        self._loop.call_soon_threadsafe(self._start_group, deque(jobs))
+
+    def behind_slow(self, now: float, seconds: float) -> list[Item]:
+        slow = [claim for claim, (began, _) in list(self._behind.items()) if now - began > seconds]
+        return [item for claim in slow for item in self._behind.pop(claim, (0.0, ()))[1]]
 
     def running(self) -> list[Job]:
         return list(self._jobs.values())
@@ -61,12 +83,26 @@ class EventLoop(threading.Thread):
             self._cancelled.add(claim)
             task.cancel()
 
-    def _start(self, jobs: list[tuple[Job, Handler[..., Any]]]) -> None:
+    def _start(self, jobs: list[Item]) -> None:
         self._waiting.extend(jobs)
         while self._free and self._waiting:
             job, handler = self._waiting.popleft()
             self._jobs[claim_of(job)] = job
             self._tasks[claim_of(job)] = self._loop.create_task(self._work_on(job, handler, self._free.popleft()))
+
+    def _start_group(self, jobs: deque[Item]) -> None:
+        item = jobs.popleft()
+        if jobs:
+            self._behind[claim_of(item[0])] = (time.monotonic(), jobs)
+        self._start([item])
+
+    def _go_on(self, job: Job, ending: Ending) -> None:
+        """What waits in its group behind a job that has ended."""
+        _, behind = self._behind.pop(claim_of(job), (0.0, None))
+        if behind and lets_group_go_on(ending):
+            self._start_group(behind)
+        elif behind:
+            self.executor.results.extend((rest, Untouched(), 0.0) for rest, _ in behind)
 
     async def _work_on(self, job: Job, handler: Handler[..., Any], slot: int) -> None:
         executor = self.executor
@@ -86,6 +122,7 @@ class EventLoop(threading.Thread):
         del self._tasks[claim_of(job)], self._jobs[claim_of(job)]
         self._cancelled.discard(claim_of(job))
         executor.results.append((job, ending, time.monotonic() - began))
+        self._go_on(job, ending)
         executor.wake.set()
         self._start([])
 

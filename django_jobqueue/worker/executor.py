@@ -26,8 +26,21 @@ from ..handlers import Handler, JobContext, JobExpired
 from ..models import Job
 from ..signals import job_started
 from .cleanliness import LeftOpen, Surroundings
-from .endings import SWALLOWED, Claim, Completed, Ending, Failed, Recorded, Result, claim_of, expired, judged
-from .event_loop import EventLoop
+from .endings import (
+    SWALLOWED,
+    Claim,
+    Completed,
+    Ending,
+    Failed,
+    Recorded,
+    Result,
+    Untouched,
+    claim_of,
+    expired,
+    judged,
+    lets_group_go_on,
+)
+from .event_loop import EventLoop, Item
 from .slots import Slots
 
 logger = logging.getLogger("django_jobqueue.worker")
@@ -51,11 +64,14 @@ def around() -> Around | None:
     return carrying.around(found)
 
 
-Item = tuple[Job, Handler[..., Any]]
 Chunk = deque[Item]  # for one thread; others may take from it while that is busy
 
 
-def _emptied(chunk: Chunk) -> list[Item]:
+class Group(Chunk):
+    """Jobs that run one after another, each only if the one before it has ended well."""
+
+
+def emptied(chunk: Chunk) -> list[Item]:
     """What was in it; its thread may take some at the same time."""
     items = []
     with suppress(IndexError):
@@ -97,31 +113,49 @@ class Executor:
         while rest:
             self.ready.put(deque(rest.popleft() for _ in range(min(chunk, len(rest)))))
 
-    def spread(self, now: float) -> None:
-        """Jobs behind one that takes longer than expected go to other threads."""
+    def begin_group(self, items: list[Item]) -> None:
+        """Let these run in their order; all of them plain, or all asynchronous."""
+        if items[0][1].is_async:
+            self._event_loop().submit_group(items)
+        else:
+            self.ready.put(Group(items))
+
+    def behind_slow(self, now: float, seconds: float) -> list[Item]:
+        """What waits in a group behind a job that takes longer than that, and will not begin any more."""
+        items = [] if self.loop is None else self.loop.behind_slow(now, seconds)
         for thread in self._threads:
-            if thread.chunk and now - thread.began_at > SLOW_SECONDS:
-                for item in _emptied(thread.chunk):
+            if isinstance(thread.chunk, Group) and thread.job is not None and now - thread.began_at > seconds:
+                items += emptied(thread.chunk)
+        return items
+
+    def spread(self, now: float) -> None:
+        """Jobs behind one that takes longer than expected go to other threads, but not those of a group."""
+        for thread in self._threads:
+            if thread.chunk and not isinstance(thread.chunk, Group) and now - thread.began_at > SLOW_SECONDS:
+                for item in emptied(thread.chunk):
                     self.ready.put(deque((item,)))
 
     def take_back(self) -> list[Item]:
         """What has not begun, and will not begin any more."""
         items: list[Item] = []
         for thread in self._threads:
-            items += _emptied(thread.chunk)
+            items += emptied(thread.chunk)
         while True:
             try:
                 chunk = self.ready.get_nowait()
             except Empty:
                 return items
             if chunk is not None:
-                items += _emptied(chunk)
+                items += emptied(chunk)
 
     def start_async(self, jobs: Iterable[Item]) -> None:
+        self._event_loop().submit(list(jobs))
+
+    def _event_loop(self) -> EventLoop:
         if self.loop is None:
             self.loop = EventLoop(self, first_slot=self.concurrency)
             self.loop.start()
-        self.loop.submit(list(jobs))
+        return self.loop
 
     def overdue(self, now: float) -> list[Job]:
         """Jobs whose time is used up, and whose handlers still run."""
@@ -194,10 +228,12 @@ class _Thread(threading.Thread):
                     job, handler = chunk.popleft()
                 except IndexError:  # somebody took the rest of it
                     break
-                self._run_one(job, handler, surroundings)
+                ending = self._run_one(job, handler, surroundings)
+                if isinstance(chunk, Group) and not lets_group_go_on(ending):
+                    self.executor.results.extend((rest, Untouched(), 0.0) for rest, _ in emptied(chunk))
         surroundings.close()
 
-    def _run_one(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> None:
+    def _run_one(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> Ending:
         executor = self.executor
         began = self.began_at = time.monotonic()
         executor.began += 1
@@ -216,9 +252,11 @@ class _Thread(threading.Thread):
             with suppress(LeftOpen):
                 surroundings.restore()
         executor.slots.leave(self.slot)
-        executor.results.append((job, ending or expired(job), time.monotonic() - began))
+        ending = ending or expired(job)
+        executor.results.append((job, ending, time.monotonic() - began))
         if not self.chunk and executor.ready.empty() and not executor.wake.is_set():
             executor.wake.set()  # else the child looks soon enough by itself
+        return ending
 
     def ask_to_stop(self, now: float) -> None:
         with self._asking:

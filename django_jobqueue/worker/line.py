@@ -14,11 +14,11 @@ from .. import handlers, services
 from ..exceptions import QueueNotFound
 from ..handlers import Handler
 from ..models import Job, Queue
-from ..policies import LANED
+from ..policies import LANED, QueuePolicy
 from ..services.workers import give_back_unheld
 from ..states import FailureReason
-from .endings import Failed
-from .executor import Item
+from .endings import Failed, Result
+from .event_loop import Item
 
 if TYPE_CHECKING:
     from .child import Child
@@ -47,6 +47,7 @@ class Line:
         self._empty_at: dict[str, float] = {}  # when nothing was found
         self._woken: set[str] = set()  # those somebody woke us for; filled by the listener's thread
         self._asynchronous: set[str] = set()  # those whose handlers all are
+        self._by_group: set[str] = set()  # those that are read by group
         self._bookmarks: dict[str, services.Bookmark] = {}
         self._refreshed_at = float("-inf")
         self._handlers: dict[tuple[str, str], Handler[..., Any]] = {}
@@ -119,7 +120,10 @@ class Line:
                 room = self._room(queue)
                 jobs = self._fetch(queue, room)
                 self._plan_next_look(queue, jobs, room, now)
-                self.take(jobs)
+                if queue in self._by_group:
+                    self._take_groups(jobs)
+                else:
+                    self.take(jobs)
                 came = came or bool(jobs)
         self.is_drained = looked == len(self._queues) and not came and not self._woken
         return came
@@ -130,7 +134,7 @@ class Line:
             self._bookmarks.setdefault(queue, services.Bookmark())
         else:
             self._bookmarks.pop(queue, None)  # it helps only who is busy, and costs a look
-        if jobs and (len(jobs) >= asked or jobs[0].policy in LANED):
+        if jobs and (len(jobs) >= asked or jobs[0].policy in LANED or queue in self._by_group):
             self._look_at[queue] = 0.0
             return
         self._look_at[queue] = now + self.child.settings.POLL_SECONDS * random.uniform(0.9, 1.1)
@@ -152,6 +156,7 @@ class Line:
                 queue,
                 min(room, child.settings.BATCH_SIZE),
                 tags=child.options.tags,
+                grouping=child.options.grouping if queue in self._by_group else None,
                 worker=child.name,
                 incarnation=child.incarnation,
                 bookmark=self._bookmarks.get(queue),
@@ -165,7 +170,10 @@ class Line:
     def _refresh(self, now: float) -> None:
         """The queues there are: those asked for, or all that have a handler."""
         child = self.child
-        there = list(Queue.objects.using(child.using).order_by("name").values_list("name", flat=True))
+        policies = dict(Queue.objects.using(child.using).order_by("name").values_list("name", "policy"))
+        there = list(policies)
+        if child.options.grouping:
+            self._by_group = {name for name, policy in policies.items() if policy == QueuePolicy.STANDARD}
         known = handlers.all_handlers()
         asked = set(child.options.queues) or {handler.queue for handler in known}
         wanted = [name for name in there if name in asked]
@@ -205,6 +213,41 @@ class Line:
         if asynchronous:
             child.asynchronous.update(job.id for job, _ in asynchronous)
             child.executor.start_async(asynchronous)
+
+    def _take_groups(self, jobs: list[Job]) -> None:
+        """Give each group to the executor as one; what cannot run with the others of its group goes back."""
+        child, now = self.child, time.monotonic()
+        groups: dict[str, list[Item]] = {}
+        cut: set[str] = set()
+        suspicious = max(1, child.settings.CRASH_LIMIT - 1)
+        for job in jobs:
+            group = groups.setdefault(job.group_key, [])
+            if job.group_key in cut:
+                continue
+            handler = self._handlers.get((job.queue_id, job.name)) or self._find(job)
+            alone = job.crashes >= suspicious
+            if handler is None or (group and (alone or handler.is_async != group[0][1].is_async)):
+                cut.add(job.group_key)
+                continue
+            child.held[job.id] = job
+            job.deadline = now + job.expire_in_seconds
+            if alone:
+                self.suspects.append((job, handler))
+                cut.add(job.group_key)
+            else:
+                group.append((job, handler))
+        for group in filter(None, groups.values()):
+            if group[0][1].is_async:
+                child.asynchronous.update(job.id for job, _ in group)
+            child.executor.begin_group(group)
+        child.recorder.count()
+        if cut:
+            self._give_back("it must not run with the others of its group")
+
+    def ended(self, batch: Iterable[Result]) -> None:
+        """The next of a group may go when one has ended."""
+        for queue in self._by_group and {job.queue_id for job, _, _ in batch} & self._by_group:
+            self.woken(queue)
 
     def _chunk(self) -> int:
         """How many jobs a thread takes at once: a millisecond's work, because taking one costs time too."""
@@ -253,6 +296,8 @@ class Line:
         """Claimed work that has to wait, because its predecessors take longer than those before them, goes back."""
         child = self.child
         child.executor.spread(now)
+        if self._by_group and (behind := child.executor.behind_slow(now, STALE_SECONDS)):
+            self._return(behind)
         if child.executor.ready.empty():
             self._waits_since = None
             return
@@ -261,10 +306,14 @@ class Line:
             self._waits_since = (began, now)  # something was begun meanwhile
         if now - self._waits_since[1] < STALE_SECONDS:
             return
-        items = self.take_back()
-        for job, _ in items:
-            child.held.pop(job.id, None)
         self._seconds = max(self._seconds or 0.0, STALE_SECONDS)
-        give_back_unheld(
-            child.name, child.incarnation, child.held, "its worker was too busy to begin", using=child.using
-        )
+        self._return(self.take_back())
+
+    def _return(self, items: Iterable[Item]) -> None:
+        for job, _ in items:
+            self.child.held.pop(job.id, None)
+        self._give_back("its worker was too busy to begin")
+
+    def _give_back(self, why: str) -> None:
+        child = self.child
+        give_back_unheld(child.name, child.incarnation, child.held, why, using=child.using)

@@ -13,9 +13,10 @@ from uuid import UUID
 from ..conf import get_settings
 from ..encoding import check_tags
 from ..exceptions import InvalidOption
+from ..grouping import Grouping
 from ..handlers import Handler
 from ..identifiers import uuid7
-from ..options import check_int, check_seconds
+from ..options import check_grouping, check_int, check_seconds
 from ..services.queues import check_exists
 from ..services.transactions import database
 from .child import Child
@@ -31,6 +32,7 @@ def work(
     handler: Callable[..., Any] | None = None,
     *,
     tags: Iterable[str] = (),
+    grouping: Grouping | str | None = None,
     concurrency: int | None = None,
     batch_size: int | None = None,
     poll_seconds: float | None = None,
@@ -40,7 +42,8 @@ def work(
 ) -> LocalWorker:
     """Start a worker for one or more queues in threads of this process; ``stop()`` it, or use it in a ``with``.
 
-    Every job of them goes to ``handler``; without one, to the handlers that ``@job`` declared. A handler that
+    Every job of them goes to ``handler``; without one, to the handlers that ``@job`` declared. With ``grouping``
+    standard queues are read by group, and the jobs of a group run one after another. A handler that
     never returns cannot be ended here: for that it takes processes, so ``manage.py runjobs``. Raises ``QueueNotFound``
     and ``InvalidOption``.
     """
@@ -53,6 +56,7 @@ def work(
     options = WorkerOptions.build(
         queues=queues,
         tags=tuple(check_tags(tags)) if tags else (),
+        grouping=None if grouping is None else check_grouping(grouping).value,
         concurrency=None
         if concurrency is None
         else check_int(concurrency, option="concurrency", minimum=1, maximum=1000),

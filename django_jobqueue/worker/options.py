@@ -17,6 +17,7 @@ class WorkerOptions:
 
     queues: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    grouping: str | None = None  # how standard queues are read by group
     processes: int = 1
     concurrency: int = 8
     grace: float = 30.0

@@ -16,7 +16,7 @@ from ..services.transactions import unless_locked
 from ..services.workers import report_progress, seconds_until
 from ..signals import job_finished
 from ..states import JobState
-from .endings import Completed, Ending, Failed, Recorded, Result, Snoozed, Stopped
+from .endings import Completed, Ending, Failed, Recorded, Result, Snoozed, Stopped, Untouched
 from .sessions import DATABASE_ERRORS
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Recorder:
         self._record_many(completed, failed)
         for job, ending in others:
             self._record_one(job, ending)
+        self.child.line.ended(batch)
         for id in self._aside.keys() - self.child.held.keys():
             del self._aside[id]
         self._count(batch)
@@ -166,8 +167,8 @@ class Recorder:
 
     def _record_one(self, job: Job, ending: Ending) -> None:
         """The rarer endings, each by its verb."""
-        if isinstance(ending, Recorded):
-            if ending.lost:
+        if isinstance(ending, Recorded | Untouched):
+            if ending == Recorded(lost=True):
                 self._say_lost([job.id])
             self._let_go(job)
         elif unless_locked(self.child.using, partial(self._record_alone, job, ending), LOCK_SECONDS) is None:
@@ -215,7 +216,7 @@ class Recorder:
 
     def _count(self, batch: list[Result]) -> None:
         for job, ending, seconds in batch:
-            if self.child.held.get(job.id) is job:
+            if self.child.held.get(job.id) is job or isinstance(ending, Untouched):
                 continue
             if isinstance(ending, Failed):
                 self._failed += 1

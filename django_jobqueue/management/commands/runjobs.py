@@ -14,6 +14,7 @@ from ... import handlers
 from ...conf import get_settings
 from ...encoding import check_queue_name, check_tags, check_text
 from ...exceptions import JobQueueError
+from ...grouping import Grouping
 from ...models import Queue
 from ...services.transactions import database
 
@@ -29,6 +30,7 @@ class Command(BaseCommand):
         add = parser.add_argument
         add("--queue", action="append", default=[], metavar="NAME", help="only this queue; may be repeated")
         add("--tags", default="", help="only jobs that carry all of these tags, separated by commas")
+        add("--grouping", choices=Grouping.values, help="read standard queues by group, each group in its order")
         add("--processes", type=int, help=f"child processes ({known.PROCESSES})")
         add("--concurrency", type=int, help=f"handlers at once in each child ({known.CONCURRENCY})")
         add("--grace", type=float, help=f"seconds handlers may go on when told to stop ({known.STOP_GRACE_SECONDS})")
@@ -80,6 +82,7 @@ class Command(BaseCommand):
         return WorkerOptions.build(
             queues=queues,
             tags=tags,
+            grouping=given["grouping"],
             processes=given["processes"],
             concurrency=given["concurrency"],
             grace=given["grace"],
