@@ -151,7 +151,7 @@ def test_an_ordered_fetch_probes_each_key_by_its_own_indexes(filled):  # R009
 @pytest.mark.parametrize("grouping", Grouping.values)
 def test_a_grouped_fetch_probes_each_group_by_its_own_indexes(filled, grouping):  # R037
     with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {DEFAULT} SET group_key = 'g' || seq %% 40 WHERE queue_id = 'plain'")
+        cursor.execute(f"UPDATE {DEFAULT} SET group_key = 'g' || seq % 40 WHERE queue_id = 'plain'")
 
     with explained() as plans:
         assert len(services.fetch("plain", 30, grouping=grouping)) > 0

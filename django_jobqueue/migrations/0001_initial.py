@@ -958,7 +958,26 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="job",
             index=models.Index(
-                condition=models.Q(models.Q(("group_key", ""), _negated=True), ("state__in", ["active", "cancelling"])),
+                condition=models.Q(
+                    models.Q(("group_key", ""), _negated=True),
+                    models.Q(
+                        (
+                            "state__in",
+                            [
+                                "cancelled",
+                                "completed",
+                                "created",
+                                "expired",
+                                "failed",
+                                "retry",
+                                "stopped",
+                                "unknown_retry",
+                                "unknown_stopped",
+                            ],
+                        ),
+                        _negated=True,
+                    ),
+                ),
                 fields=["queue", "group_key"],
                 name="jobqueue_job_group_running",
             ),

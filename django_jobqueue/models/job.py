@@ -189,10 +189,12 @@ class Job(models.Model):
                 name="jobqueue_job_group",
                 condition=~Q(group_key="") & _among(OCCUPIED | DEAD),
             ),
+            # Not ``_among(RUNNING)``: then the planner, once it believes that nothing runs, takes the index of all that
+            # runs for each group.
             models.Index(
                 fields=["queue", "group_key"],
                 name="jobqueue_job_group_running",
-                condition=~Q(group_key="") & _among(RUNNING),
+                condition=~Q(group_key="") & ~_among(frozenset(JobState) - RUNNING),
             ),
             # What may keep the jobs without a group waiting. The others of them are found along the fetchable jobs: a
             # job that succeeds the first time is in no index of groups.

@@ -14,8 +14,8 @@ from .statements import IS_ELIGIBLE, IS_FETCHABLE, IS_RUNNING, LEAF, listed
 IN_GROUP = f"group_key <> '' AND state IN {listed(OCCUPIED | DEAD)}"
 _IN_QUEUE = "queue_id = %(queue)s"
 _FITS = "tags @> %(tags)s::text[]"
-_RUNS = (
-    f"(SELECT true FROM {LEAF} WHERE {_IN_QUEUE} AND group_key <> '' AND state IN {listed(RUNNING)}"
+_RUNS = (  # in the words of its index, or the planner may take another
+    f"(SELECT true FROM {LEAF} WHERE {_IN_QUEUE} AND group_key <> '' AND state NOT IN {listed(set(JobState) - RUNNING)}"
     " AND group_key = {key} LIMIT 1)"
 )
 
