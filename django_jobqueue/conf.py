@@ -164,6 +164,13 @@ def raw_settings() -> Any:
     return getattr(django_settings, "JOBQUEUE", {})
 
 
+def task_queues() -> list[str]:
+    """The queues that ``TASKS`` gives to our backend: they exist without being declared a second time."""
+    backends = getattr(django_settings, "TASKS", None) or {}
+    ours = [one for one in backends.values() if str(one.get("BACKEND", "")).startswith("django_jobqueue.")]
+    return sorted({str(name) for one in ours for name in one.get("QUEUES", ())})
+
+
 def find_problems(raw: object) -> Iterator[Problem]:
     """What is wrong with ``JOBQUEUE`` itself; what its queues are given is looked at elsewhere."""
     if not isinstance(raw, dict):

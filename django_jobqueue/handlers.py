@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
@@ -96,6 +96,8 @@ _KEYS = ("singleton_key", "group_key")
 class Handler(Generic[P, R]):
     """A function that does the work of jobs. Calling it just calls the function; ``send`` stores a job for it."""
 
+    named_only: ClassVar[bool] = False  # whether jobs must name it, even when it is the only one of its queue
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -111,6 +113,7 @@ class Handler(Generic[P, R]):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.function, self.queue, self.name, self.aliases = function, queue, name, tuple(aliases)
+        self.queues: tuple[str, ...] = (queue,)  # all that its jobs may be in
         self.takes_context, self.atomic, self.unpack, self.default = takes_context, atomic, unpack, default
         self.retries = dict(retries or {})
         self.options = dict(options or {})
@@ -225,6 +228,7 @@ def _signature(function: Callable[..., Any], handler: Handler[Any, Any]) -> insp
 # The registry -------------------------------------------------------------------------------------------------------
 
 _handlers: dict[str, Handler[Any, Any]] = {}  # by name and alias
+_sources: list[Callable[[str], Handler[Any, Any] | None]] = []  # where else a name may be known
 
 
 def register(handler: Handler[Any, Any]) -> None:
@@ -248,6 +252,22 @@ def _place(handler: Handler[Any, Any]) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
 
 
+def add_source(source: Callable[[str], Handler[Any, Any] | None]) -> None:
+    """Ask this, too, for the handler of a name that nobody has registered."""
+    if source not in _sources:
+        _sources.append(source)
+
+
+def known(name: str) -> Handler[Any, Any] | None:
+    """The handler registered under that name."""
+    return _handlers.get(name)
+
+
+def served(handlers: Iterable[Handler[Any, Any]]) -> set[str]:
+    """The queues that jobs of these handlers may be in."""
+    return {queue for handler in handlers for queue in handler.queues}
+
+
 def all_handlers() -> list[Handler[Any, Any]]:
     return list(dict.fromkeys(_handlers.values()))
 
@@ -261,16 +281,21 @@ def autodiscover() -> list[Handler[Any, Any]]:
 def find(queue: str, name: str) -> Handler[Any, Any] | None:
     """The handler of a job: by its name, or, for a job without one, the queue's only or default handler."""
     if name:
-        return _handlers.get(name)
-    candidates = [handler for handler in all_handlers() if handler.queue == queue]
+        return _handlers.get(name) or next(filter(None, (source(name) for source in _sources)), None)
+    candidates = _unnamed(queue)
     chosen = [handler for handler in candidates if handler.default] or candidates
     return chosen[0] if len(chosen) == 1 else None
+
+
+def _unnamed(queue: str) -> list[Handler[Any, Any]]:
+    """Those that a job may mean which names none."""
+    return [handler for handler in all_handlers() if handler.queue == queue and not handler.named_only]
 
 
 def missing_text(queue: str, name: str) -> str:
     """What to tell of a job whose handler is not there."""
     if not name:
-        there = [handler.name for handler in all_handlers() if handler.queue == queue]
+        there = [handler.name for handler in _unnamed(queue)]
         if there:
             return (
                 f"The job names no handler, and queue {queue!r} has several: {', '.join(there)}; mark one default=True."

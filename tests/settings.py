@@ -72,3 +72,4 @@ TEMPLATES = [
 ]
 
 JOBQUEUE: dict[str, Any] = {}
+TASKS: dict[str, Any] = {"default": {"BACKEND": "django_jobqueue.tasks.JobQueueBackend", "QUEUES": []}}

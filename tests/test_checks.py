@@ -3,7 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core import checks as django_checks
+from django.core.checks import run_checks
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
@@ -329,3 +331,10 @@ def test_a_table_that_lacks_a_column_is_fine_and_the_transaction_goes_on(setting
     assert checks.check_databases(databases=["default"]) == []
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
+
+
+def test_a_project_needs_no_further_app():
+    """Since Django 6.0 the fields and indexes of PostgreSQL ask for django.contrib.postgres."""
+    assert "django.contrib.postgres" not in settings.INSTALLED_APPS
+
+    assert [found for found in run_checks() if found.is_serious()] == []

@@ -1,13 +1,12 @@
 """The tables of django_jobqueue. Jobs lie in one table, partitioned by queue."""
 
-import django.contrib.postgres.fields
-import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.db.models.lookups
 from django.db import migrations, models
 
 import django_jobqueue.expressions
 import django_jobqueue.identifiers
+import django_jobqueue.postgresql
 from django_jobqueue.expressions import SEQUENCE
 from django_jobqueue.partitions import DEFAULT, PARENT, WITH_STORAGE, CreatePartitionedModel
 
@@ -333,7 +332,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "tags",
-                    django.contrib.postgres.fields.ArrayField(
+                    django_jobqueue.postgresql.ListField(
                         base_field=models.TextField(),
                         blank=True,
                         db_default=django_jobqueue.expressions.EmptyTextList(),
@@ -590,7 +589,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "waited",
-                    django.contrib.postgres.fields.ArrayField(
+                    django_jobqueue.postgresql.ListField(
                         base_field=models.BigIntegerField(),
                         blank=True,
                         default=list,
@@ -600,7 +599,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "ran",
-                    django.contrib.postgres.fields.ArrayField(
+                    django_jobqueue.postgresql.ListField(
                         base_field=models.BigIntegerField(),
                         blank=True,
                         default=list,
@@ -657,7 +656,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "tags",
-                    django.contrib.postgres.fields.ArrayField(
+                    django_jobqueue.postgresql.ListField(
                         base_field=models.TextField(),
                         blank=True,
                         db_default=django_jobqueue.expressions.EmptyTextList(),
@@ -781,7 +780,7 @@ class Migration(migrations.Migration):
                 ("pid", models.PositiveIntegerField(blank=True, null=True, verbose_name="process id")),
                 (
                     "queues",
-                    django.contrib.postgres.fields.ArrayField(
+                    django_jobqueue.postgresql.ListField(
                         base_field=models.TextField(),
                         blank=True,
                         db_default=django_jobqueue.expressions.EmptyTextList(),
@@ -791,7 +790,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "tags",
-                    django.contrib.postgres.fields.ArrayField(
+                    django_jobqueue.postgresql.ListField(
                         base_field=models.TextField(),
                         blank=True,
                         db_default=django_jobqueue.expressions.EmptyTextList(),
@@ -1024,7 +1023,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="job",
-            index=django.contrib.postgres.indexes.GinIndex(
+            index=django_jobqueue.postgresql.GinIndex(
                 condition=models.Q(("tags", []), _negated=True),
                 fastupdate=False,
                 fields=["tags"],
@@ -1033,7 +1032,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="job",
-            index=django.contrib.postgres.indexes.GinIndex(
+            index=django_jobqueue.postgresql.GinIndex(
                 condition=models.Q(
                     ("state__in", ["created", "retry", "unknown_retry"]),
                     ("hold", None),
@@ -1046,7 +1045,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="job",
-            index=django.contrib.postgres.indexes.BrinIndex(
+            index=django_jobqueue.postgresql.BrinIndex(
                 autosummarize=True, fields=["seq", "created_at", "finalized_at"], name="jobqueue_job_ranges"
             ),
         ),

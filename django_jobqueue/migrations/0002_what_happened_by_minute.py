@@ -1,9 +1,9 @@
 """What happened in each minute, who maintains the queues, and an index of ranges that knows starts and failures too."""
 
-import django.contrib.postgres.fields
-import django.contrib.postgres.indexes
 import django.db.models.deletion
 from django.db import migrations, models
+
+import django_jobqueue.postgresql
 
 
 class Migration(migrations.Migration):
@@ -69,13 +69,13 @@ class Migration(migrations.Migration):
                 ("retried", models.PositiveBigIntegerField(db_default=0, verbose_name="retried")),
                 (
                     "waited",
-                    django.contrib.postgres.fields.ArrayField(
+                    django_jobqueue.postgresql.ListField(
                         base_field=models.BigIntegerField(), blank=True, default=list, size=None, verbose_name="waited"
                     ),
                 ),
                 (
                     "ran",
-                    django.contrib.postgres.fields.ArrayField(
+                    django_jobqueue.postgresql.ListField(
                         base_field=models.BigIntegerField(), blank=True, default=list, size=None, verbose_name="ran"
                     ),
                 ),
@@ -92,7 +92,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="job",
-            index=django.contrib.postgres.indexes.BrinIndex(
+            index=django_jobqueue.postgresql.BrinIndex(
                 autosummarize=True,
                 fields=["seq", "created_at", "started_at", "attempt_finished_at", "finalized_at"],
                 name="jobqueue_job_ranges",

@@ -3,8 +3,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from django.contrib.postgres.fields import ArrayField
-from django.contrib.postgres.indexes import BrinIndex, GinIndex
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.base import ModelState
@@ -22,6 +20,7 @@ from ..expressions import (
 )
 from ..identifiers import uuid7
 from ..policies import LANED, ONE_RUNNING, ORDERED, QueuePolicy
+from ..postgresql import BrinIndex, GinIndex, ListField
 from ..querysets import JobQuerySet
 from ..states import (
     BLOCKING,
@@ -95,7 +94,7 @@ class Job(models.Model):
     assignee = models.CharField(
         _("worker"), max_length=255, db_collation="C", blank=True, db_default="", editable=False
     )
-    tags = ArrayField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
+    tags = ListField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
     data: Any = models.JSONField(_("data"), null=True, blank=True)
 
     started_at = models.DateTimeField(_("started at"), null=True, blank=True, editable=False)

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+from ..postgresql import ListField
 
 
 class QueueMinute(models.Model):
@@ -26,8 +27,8 @@ class QueueMinute(models.Model):
     retried = models.PositiveBigIntegerField(_("retried"), db_default=0)
     waiting = models.PositiveBigIntegerField(_("waiting at its end"), null=True, blank=True)
     blocked_keys = models.PositiveBigIntegerField(_("blocked keys at its end"), null=True, blank=True)
-    waited = ArrayField(models.BigIntegerField(), verbose_name=_("waited"), default=list, blank=True)
-    ran = ArrayField(models.BigIntegerField(), verbose_name=_("ran"), default=list, blank=True)
+    waited = ListField(models.BigIntegerField(), verbose_name=_("waited"), default=list, blank=True)
+    ran = ListField(models.BigIntegerField(), verbose_name=_("ran"), default=list, blank=True)
 
     class Meta:
         app_label = "jobqueue"

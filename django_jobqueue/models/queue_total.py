@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+from ..postgresql import ListField
 
 
 class QueueTotal(models.Model):
@@ -23,8 +24,8 @@ class QueueTotal(models.Model):
     completed = models.PositiveBigIntegerField(_("completed"), db_default=0)
     failed = models.PositiveBigIntegerField(_("failed"), db_default=0)
     retried = models.PositiveBigIntegerField(_("retried"), db_default=0)
-    waited = ArrayField(models.BigIntegerField(), verbose_name=_("waited"), default=list, blank=True)
-    ran = ArrayField(models.BigIntegerField(), verbose_name=_("ran"), default=list, blank=True)
+    waited = ListField(models.BigIntegerField(), verbose_name=_("waited"), default=list, blank=True)
+    ran = ListField(models.BigIntegerField(), verbose_name=_("ran"), default=list, blank=True)
 
     class Meta:
         app_label = "jobqueue"

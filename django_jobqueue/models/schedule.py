@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, ClassVar
 
-from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.db import connections, models, router
 from django.db.models import Case, F, Value, When
@@ -15,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ..cron import describe, first_slot, next_slots
 from ..exceptions import InvalidData, InvalidOption, JobQueueError, KeyRequired, QueueNotFound
 from ..expressions import EmptyTextList, StatementTimestamp
+from ..postgresql import ListField
 from ..querysets import TIMING, ScheduleQuerySet
 from ..schedule_options import CatchUp, clean_schedule_options
 from .queue import Queue
@@ -54,7 +54,7 @@ class Schedule(models.Model):
     priority = models.IntegerField(_("priority"), db_default=0)
     singleton_key = models.CharField(_("singleton key"), max_length=255, blank=True, db_default="")
     group_key = models.CharField(_("group key"), max_length=255, blank=True, db_default="")
-    tags = ArrayField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
+    tags = ListField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
     options = models.JSONField(_("job options"), default=dict, blank=True)
     catch_up = models.CharField(_("catch up"), max_length=4, choices=CatchUp, db_default=CatchUp.LAST)
     enabled = models.BooleanField(_("enabled"), db_default=True)

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..expressions import EmptyTextList, StatementTimestamp
 from ..identifiers import uuid7
+from ..postgresql import ListField
 
 
 class Worker(models.Model):
@@ -17,8 +17,8 @@ class Worker(models.Model):
     name = models.CharField(_("name"), max_length=255)
     host = models.CharField(_("host"), max_length=255, blank=True, db_default="")
     pid = models.PositiveIntegerField(_("process id"), null=True, blank=True)
-    queues = ArrayField(models.TextField(), verbose_name=_("queues"), blank=True, db_default=EmptyTextList())
-    tags = ArrayField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
+    queues = ListField(models.TextField(), verbose_name=_("queues"), blank=True, db_default=EmptyTextList())
+    tags = ListField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
     capacity = models.PositiveIntegerField(_("capacity"), db_default=1)
     version = models.CharField(_("version"), max_length=40, blank=True, db_default="")
     has_session_lock = models.BooleanField(_("holds a session lock"), db_default=False)

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import OperationalError, connections, transaction
 from psycopg import errors, sql
 
-from ..conf import get_settings
+from ..conf import get_settings, task_queues
 from ..encoding import check_queue_name, check_text
 from ..exceptions import ImmutableOption, InvalidOption, QueueNotFound
 from ..expressions import StatementTimestamp
@@ -148,7 +148,11 @@ def sync_declared(*, using: str) -> None:
     """Make the queues that settings declare exist, as declared; ``default`` exists always."""
     if not _is_ours(using):
         return
-    declared: Mapping[str, Mapping[str, Any]] = {"default": {}, **get_settings().QUEUES}
+    declared: Mapping[str, Mapping[str, Any]] = {
+        "default": {},
+        **{name: {} for name in task_queues()},
+        **get_settings().QUEUES,
+    }
     for name in sorted(declared, key=lambda name: _depth(name, declared)):
         options = dict(declared[name])
         if Queue.objects.using(using).filter(pk=name).exists():

@@ -133,7 +133,7 @@ class Child:
         fetched = not self.stopping and not self.retired and self.line.fill(now)
         finished = self.recorder.finish(now)
         if self.options.drain and not self.held and self.line.is_drained:
-            self.stopping = True
+            self.stopping = self.line.is_empty(now)
         return bool(finished or fetched)
 
     def _patience(self) -> float:

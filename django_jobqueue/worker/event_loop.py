@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 
 from ..exceptions import JobQueueError
 from ..handlers import Handler
@@ -54,6 +54,7 @@ class EventLoop(threading.Thread):
         try:
             self._loop.run_forever()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(sync_to_async(connections.close_all)())  # those of async ORM calls
         finally:
             self._loop.close()
 

@@ -128,6 +128,11 @@ class Line:
         self.is_drained = looked == len(self._queues) and not came and not self._woken
         return came
 
+    def is_empty(self, now: float) -> bool:
+        """Whether a look at every queue finds nothing: what has just failed may wait for its next attempt already."""
+        self._look_at = dict.fromkeys(self._look_at, 0.0)
+        return not self.fill(now)
+
     def _plan_next_look(self, queue: str, jobs: list[Job], asked: int, now: float) -> None:
         """At once while it gives all that was asked for; of lanes it may give less, and have more."""
         if len(jobs) >= asked:
@@ -175,13 +180,13 @@ class Line:
         if child.options.grouping:
             self._by_group = {name for name, policy in policies.items() if policy == QueuePolicy.STANDARD}
         known = handlers.all_handlers()
-        asked = set(child.options.queues) or {handler.queue for handler in known}
+        asked = set(child.options.queues) or handlers.served(known)
         wanted = [name for name in there if name in asked]
         self._look_at = {name: self._look_at.get(name, 0.0) for name in wanted}
         if set(self._queues) != set(wanted):
             self._queues = deque(wanted)
-        plain = {handler.queue for handler in known if not handler.is_async}
-        self._asynchronous = {handler.queue for handler in known} - plain if child.handler is None else set()
+        plain = handlers.served(handler for handler in known if not handler.is_async)
+        self._asynchronous = handlers.served(known) - plain if child.handler is None else set()
         self._refreshed_at = now
 
     # ------------------------------------------------------------------------------------------------ beginning

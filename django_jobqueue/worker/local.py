@@ -104,6 +104,8 @@ class LocalWorker:
             return False
         if self._child.listener is not None:
             self._child.listener.join(timeout)
+        if self._child.executor.loop is not None:
+            self._child.executor.loop.join(timeout)
         self._keeper.bury(Death(self.incarnation, self.name, "has stopped"))
         self._keeper.finish()
         self._keeping.join(None if timeout is None else max(0.0, timeout - (time.monotonic() - began)))

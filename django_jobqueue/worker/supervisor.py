@@ -202,7 +202,7 @@ class Supervisor:
         logger.debug("child started", extra={"worker": name, "pid": pid})
 
     def _kept(self, child: Offspring) -> tuple[Any, ...]:
-        queues = list(self.options.queues) or sorted({one.queue for one in handlers.all_handlers()})
+        queues = list(self.options.queues) or sorted(handlers.served(handlers.all_handlers()))
         return (child.number, child.incarnation, child.name, child.pid, queues, bool(child.slots.renewed))
 
     def _fork(self, work: Callable[[], int]) -> int:

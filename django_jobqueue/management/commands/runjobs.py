@@ -107,7 +107,7 @@ class Command(BaseCommand):
         except OperationalError as error:
             self.stderr.write(self.style.WARNING(f"The database does not answer; waiting for it. {error}".strip()))
             return
-        wanted = queues or sorted({handler.queue for handler in found})
+        wanted = queues or sorted(handlers.served(found))
         for name in wanted:
             if name not in there:
                 self.stderr.write(self.style.WARNING(f"The queue {name!r} does not exist yet; it is waited for."))

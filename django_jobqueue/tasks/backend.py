@@ -1,0 +1,169 @@
+"""The backend of Django's tasks that stores them as jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core import checks
+from django.db import connections
+from django.utils import timezone
+
+from .. import services
+from ..encoding import check_queue_name
+from ..exceptions import DuplicateJob, InvalidOption, JobNotFound, JobQueueError
+from ..models import Job
+from ..services.checked import check_values
+from ..services.transactions import database
+from .api import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultDoesNotExist, normalize_json, task_enqueued
+from .declaring import Call, JobQueueTask, options_of
+from .results import data_of, result_of
+
+OPTIONS = ("database",)
+
+
+class JobQueueBackend(BaseTaskBackend):
+    """``TASKS = {"default": {"BACKEND": "django_jobqueue.tasks.JobQueueBackend"}}``."""
+
+    task_class = JobQueueTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.using: str | None = self.options.get("database")
+
+    def validate_task(self, task: Task[..., Any]) -> None:
+        """Whether it can be run here; every task is validated when it is made, and so becomes known to workers."""
+        from .running import remember
+
+        super().validate_task(task)
+        options = options_of(task)
+        keys = {name: key for name in ("singleton_key", "group_key") if not callable(key := options.pop(name, None))}
+        try:
+            _checked(options, **keys)
+        except JobQueueError as error:
+            raise InvalidTask(str(error)) from error
+        remember(task, self)
+
+    # ----------------------------------------------------------------------------------------------------- sending
+
+    def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[Any]:
+        """Store a job in the caller's transaction. If the policy of the queue refuses it, its result is that of the job
+        in the way; ``DuplicateJob`` if that is no task."""
+        self.validate_task(task)
+        item = self._item(task, args, kwargs)
+        data = item.pop("data")
+        job = services.send(task.queue_name, data, using=self.using, **item)
+        if job is None:
+            return self._in_the_way(task, data, item)
+        result = result_of(job, task, self.alias)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _in_the_way(self, task: Task[..., Any], data: Any, item: dict[str, Any]) -> TaskResult[Any]:
+        job = services.send(task.queue_name, data, using=self.using, on_duplicate="return", **item)
+        found = None if job is None else self._task_of(job)
+        if job is None or found is None:
+            raise DuplicateJob(task.queue_name, ["its place in the queue is taken"])
+        return result_of(services.get_job(job.pk, using=self.using), found, self.alias)
+
+    def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[TaskResult[Any]]:
+        """Store many jobs at once, all or none: each call is a dict of keyword arguments, or a list of positional."""
+        self.validate_task(task)
+        items = [self._item(task, *_call(call)) for call in calls]
+        ids = services.send_many(task.queue_name, items, using=self.using)
+        jobs = Job.objects.using(database(self.using)).in_queue(task.queue_name).in_bulk([id for id in ids if id])
+        results = [result_of(jobs[id], task, self.alias) for id in ids if id]
+        for result in results:
+            task_enqueued.send(type(self), task_result=result)
+        return results
+
+    async def aenqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[TaskResult[Any]]:
+        return await sync_to_async(self.enqueue_many)(task, calls)
+
+    def _item(self, task: Task[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
+        """What ``send_many`` takes for one call."""
+        options = options_of(task)
+        for name in ("singleton_key", "group_key"):
+            if callable(options.get(name)):
+                options[name] = options[name](*args, **kwargs)
+        if task.run_after is not None:
+            options["start_after"] = _aware(task.run_after)
+        data = data_of(normalize_json(args), normalize_json(kwargs))
+        return {"data": data, "name": task.module_path, "priority": task.priority, **options}
+
+    # ----------------------------------------------------------------------------------------------------- results
+
+    def get_result(self, result_id: str) -> TaskResult[Any]:
+        """The job as it is now; ``TaskResultDoesNotExist`` if there is none, or it is no task's."""
+        try:
+            job = services.get_job(result_id, using=self.using)
+        except (JobNotFound, InvalidOption) as error:
+            raise TaskResultDoesNotExist(str(result_id)) from error
+        task = self._task_of(job)
+        if task is None:
+            raise TaskResultDoesNotExist(f"The job {result_id} is not of a task.")
+        return result_of(job, task, self.alias)
+
+    def _task_of(self, job: Job) -> Task[..., Any] | None:
+        from .. import handlers
+        from .running import TaskHandler
+
+        handler = handlers.find(job.queue_id, job.name) if job.name else None
+        return handler.task if isinstance(handler, TaskHandler) else None
+
+    # ------------------------------------------------------------------------------------------------------ checks
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """Whether the settings of this backend make sense."""
+        yield from self._wrong()
+
+    def _wrong(self) -> Iterator[checks.CheckMessage]:
+        where = f"TASKS[{self.alias!r}]"
+        for name in sorted(map(str, self.queues)):
+            try:
+                check_queue_name(name)
+            except InvalidOption as error:
+                yield _error(f"{where}['QUEUES']: {error.problem}.", error.hint)
+        for name in self.options:
+            if name not in OPTIONS:
+                close = get_close_matches(str(name), OPTIONS, n=1)
+                hint = f"Did you mean {close[0]!r}?" if close else f"Known are {', '.join(OPTIONS)}."
+                yield _error(f"{where}['OPTIONS']: there is no option {name!r}.", hint)
+        if self.using is not None and self.using not in connections:
+            yield _error(
+                f"{where}['OPTIONS']['database']: {self.using!r} is not in DATABASES.",
+                f"Known are {', '.join(connections)}.",
+            )
+        elif connections[database(self.using)].vendor != "postgresql":
+            vendor = connections[database(self.using)].vendor
+            yield _error(f"{where} would store jobs in a database that is {vendor}, not PostgreSQL.", "Name another.")
+
+
+def _error(message: str, hint: str) -> checks.Error:
+    return checks.Error(message, hint=hint or None, id="jobqueue.E021")
+
+
+def _checked(options: dict[str, Any], singleton_key: Any = None, group_key: Any = None) -> None:
+    tags, throttle = options.pop("tags", ()), options.pop("throttle_seconds", None)
+    check_values(None, None, None, singleton_key, group_key, 0, None, None, tags, throttle, options)
+
+
+def _call(call: Call) -> tuple[Iterable[Any], Mapping[str, Any]]:
+    if isinstance(call, Mapping):
+        return (), call
+    if isinstance(call, list | tuple):
+        return call, {}
+    raise InvalidOption(
+        "calls", f"expected dicts of keyword arguments or lists of positional ones, got {type(call).__name__}"
+    )
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if timezone.is_aware(moment) else timezone.make_aware(moment)  # without USE_TZ Django takes both

@@ -1,0 +1,104 @@
+"""A task that knows what its jobs are sent with: keys, tags, retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from .api import Task, TaskResult
+
+if TYPE_CHECKING:
+    from .backend import JobQueueBackend
+
+
+class Unset(Enum):
+    """Not given, so the queue decides; ``None`` is a value (no limit)."""
+
+    UNSET = "unset"
+
+
+UNSET: Literal[Unset.UNSET] = Unset.UNSET
+Key = str | Callable[..., str] | None
+Call = Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQueueTask(Task):  # type: ignore[type-arg]
+    """What ``@task`` makes. Its further options are those of :func:`django_jobqueue.services.send`.
+
+    Keys may be functions of the arguments. Django 6.0's ``@task`` takes none of these options; ``using()`` does.
+    """
+
+    singleton_key: Key = None
+    group_key: Key = None
+    tags: Iterable[str] = ()
+    throttle_seconds: int | None = None
+    retry_limit: int | Unset | None = UNSET
+    retry_delay: int | Unset = UNSET
+    retry_backoff: bool | Unset = UNSET
+    retry_delay_max: int | Unset | None = UNSET
+    expire_in_seconds: int | Unset = UNSET
+    heartbeat_seconds: int | Unset | None = UNSET
+    retention_seconds: int | Unset = UNSET
+    delete_after_seconds: int | Unset = UNSET
+    delete_failed_after_seconds: int | Unset = UNSET
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tags, str):
+            object.__setattr__(self, "tags", tuple(self.tags))  # a task can be a key of a dict
+        Task.__post_init__(self)
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """The same task with other options; raises ``TypeError`` for what is none."""
+        given: dict[str, Any] = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+        }
+        return replace(self, **{name: value for name, value in given.items() if value is not None}, **options)
+
+    def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[Any]]:
+        """Store many jobs at once, all or none: each call is a dict of keyword arguments, or a list of positional."""
+        backend: JobQueueBackend = self.get_backend()  # type: ignore[assignment]
+        return backend.enqueue_many(self, calls)
+
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[Any]]:
+        backend: JobQueueBackend = self.get_backend()  # type: ignore[assignment]
+        return await backend.aenqueue_many(self, calls)
+
+
+_OURS = tuple(one.name for one in fields(JobQueueTask) if one.name not in {two.name for two in fields(Task)})
+
+
+def options_of(task: Task[..., Any]) -> dict[str, Any]:
+    """What is given of the options that only our tasks have."""
+    given = ((name, getattr(task, name, UNSET)) for name in _OURS)
+    return {name: value for name, value in given if value is not UNSET}
+
+
+if TYPE_CHECKING:  # what Django's own decorator makes of a function where its backend is ours
+
+    @overload
+    def task(function: Callable[..., Any], /) -> JobQueueTask: ...
+    @overload
+    def task(
+        *,
+        priority: int = 0,
+        queue_name: str = "default",
+        backend: str = "default",
+        takes_context: bool = False,
+        **options: Any,
+    ) -> Callable[[Callable[..., Any]], JobQueueTask]: ...
+    def task(function: Any = None, /, **options: Any) -> Any: ...
