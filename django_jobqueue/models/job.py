@@ -314,7 +314,7 @@ class Job(models.Model):
         job = cls.__new__(cls)
         state = ModelState()
         state.db, state.adding = db, False
-        values = dict(zip(names, row, strict=True))
+        values = job.__dict__
+        values.update(zip(names, row, strict=True))
         values["_state"] = state
-        job.__dict__ = values
         return job

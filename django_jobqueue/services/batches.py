@@ -22,7 +22,7 @@ from .failing import Failure
 from .fetch import as_jobs
 from .finish import complete_one, completion_of, fail, leaf_of_job, stop, told
 from .lanes import MOST_KEYS, Lane, chunks, release, try_keys
-from .transactions import claimed_rows, database, in_transaction, is_strict, rows, unless_locked, wake
+from .transactions import at_once, claimed_rows, database, in_transaction, is_strict, rows, unless_locked, wake
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ def finish_many(
     worker: str = "",
     incarnation: UUID | None = None,
     lock_timeout: float | None = None,
+    whole: bool = True,
     using: str | None = None,
 ) -> Finished:
     """Finish many fetched jobs, each fenced by its claim, in few statements: what workers call.
@@ -54,28 +55,25 @@ def finish_many(
     Nothing is raised for a claim that was lost: it is listed. A job that failed while its cancellation was asked for
     is stopped. With ``hand_over`` the next job of each ordered key that was finished is claimed in the same
     transaction, if it is due, carries the ``tags``, and nothing of a higher priority waits in the queue. What somebody
-    else has locked is waited for ``lock_timeout`` seconds, or as long as ``LOCK_TIMEOUT_MS`` says.
+    else has locked is waited for ``lock_timeout`` seconds, or as long as ``LOCK_TIMEOUT_MS`` says. ``whole`` is what
+    it is for a fetch.
     """
     using = database(using)
     if lock_timeout is not None:
         lock_timeout = check_seconds(lock_timeout, option="lock_timeout", minimum=0.001, maximum=3600)
-    most = get_settings().MAX_OUTPUT_BYTES
     _check_pairs(completed, "completed")
     _check_pairs(failed, "failed")
     finished = Finished(lock_timeout=lock_timeout)
-    groups: dict[tuple[str, str], list[tuple[Job, str | None]]] = defaultdict(list)
-    for job, output in completed:
-        groups[job.queue_id, job.policy].append(
-            (job, None if output is None else clean_output(output, max_bytes=most)[0])
-        )
+    groups = _grouped(completed)
     claimer = _Claimer(
         check_tags(tags) if tags else [],
         check_text(worker, option="worker", max_length=255),
         None if incarnation is None else as_uuid(incarnation, option="incarnation"),
+        statements.CLAIMED if whole else statements.NEEDED,
     )
     for (queue, policy), some in groups.items():
         if policy not in LANED:
-            _complete_free(queue, some, finished, using)
+            _complete_free(some, finished, using)
             continue
         for few in chunks(some, MOST_KEYS):
             _complete_laned(queue, policy, few, claimer if hand_over else None, finished, using)
@@ -97,11 +95,24 @@ def _fail_or_stop(job: Job, error: object, finished: Finished, using: str) -> bo
 
 def _check_pairs(pairs: object, option: str) -> None:
     """Before anything of the batch is written."""
-    fine = isinstance(pairs, list | tuple) and all(
-        isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Job) for pair in pairs
-    )
+    try:
+        fine = isinstance(pairs, list | tuple) and all(isinstance(job, Job) for job, _ in pairs)
+    except (TypeError, ValueError):
+        fine = False
     if not fine:
         raise InvalidOption(option, "expected a list of pairs (job, value)", hint="Pass the jobs fetch() returned.")
+
+
+def _grouped(completed: Sequence[tuple[Job, Any]]) -> dict[tuple[str, str], list[tuple[Job, str | None]]]:
+    """By queue and policy, with outputs that can be stored."""
+    most = get_settings().MAX_OUTPUT_BYTES
+    groups: dict[tuple[str, str], list[tuple[Job, str | None]]] = defaultdict(list)
+    for pair in completed:
+        job, output = pair
+        if output is not None:
+            pair = job, clean_output(output, max_bytes=most)[0]
+        groups[job.queue_id, job.policy].append(pair)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +120,14 @@ class _Claimer:
     tags: list[str]
     worker: str
     incarnation: UUID | None
+    columns: tuple[str, ...]
 
 
-def _complete_free(queue: str, some: list[tuple[Job, str | None]], finished: Finished, using: str) -> None:
+def _complete_free(some: list[tuple[Job, str | None]], finished: Finished, using: str) -> None:
     statement = statements.at(leaf_of_job(some[0][0], using), statements.COMPLETE)
-    done = in_transaction(using, partial(rows, using, statement, completion_of(some)))
+    [done] = at_once(using, [(statement, completion_of(some))])
     if any(job.came_by_group for job, _ in some):
-        wake(using, [queue])  # the next of their groups may go
+        wake(using, [some[0][0].queue_id])  # the next of their groups may go
     _account(some, {place for place, _ in done}, finished, using)
 
 
@@ -142,7 +154,9 @@ def _complete_laned(
         return done, _pass_on(queue, leaf, policy, ended, by_key, claimer, using)
 
     done, claimed = in_transaction(using, work)
-    finished.next += [_counted(job, by_key) for job in as_jobs(using, leaf, claimed)]
+    if claimer and claimed:
+        next_jobs = as_jobs(using, leaf, queue, policy, claimer.columns, claimed)
+        finished.next += [_counted(job, by_key) for job in next_jobs]
     _account(some, done, finished, using)
 
 
@@ -162,9 +176,11 @@ def _pass_on(
     if claimer and fit:
         params = {"queue": queue, "keys": sorted(fit), "tags": claimer.tags, "worker": claimer.worker,
                   "incarnation": claimer.incarnation}  # fmt: skip
-        claimed = claimed_rows(using, statements.at(leaf, statements.HAND_OVER), params)
-    place = statements.CLAIMED.index("singleton_key") + 1
-    others = ended.keys() - {row[place] for row in claimed}
+        claimed = claimed_rows(using, statements.at(leaf, statements.HAND_OVER, claimer.columns), params)
+    others = set(ended)
+    if claimer and claimed:
+        place = claimer.columns.index("singleton_key") + 2
+        others -= {row[place] for row in claimed}
     if others:
         release(using, {Lane(queue, policy, key) for key in others}, wait=False)
     return claimed
@@ -177,6 +193,9 @@ def _counted(job: Job, by_key: dict[str, tuple[Job, str | None]]) -> Job:
 
 def _account(some: list[tuple[Job, str | None]], done: set[int], finished: Finished, using: str) -> None:
     """What the statement finished, by its place in the batch; the rest is looked at one by one."""
+    if len(done) == len(some):
+        finished.completed += [job.id for job, _ in some]
+        return
     for place, (job, output) in enumerate(some, 1):
         if place in done:
             finished.completed.append(job.id)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import connections, transaction
-from django.db.models import Q
+from django.db import ProgrammingError, connections, transaction
+from django.db.models import Exists, Q
+from psycopg import errors
 
 from ..encoding import check_tags, check_text, decode
 from ..exceptions import UnsafeIsolation
 from ..expressions import Tid
 from ..grouping import Grouping
 from ..identifiers import as_uuid
-from ..models import Job
+from ..models import Job, Queue
 from ..options import YEAR, check_grouping, check_int, check_seconds
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
@@ -28,8 +30,11 @@ from . import statements
 from .grouped import check_policy, fetch_grouped
 from .lanes import MOST_KEYS, try_keys
 from .queues import named, no_queue
+from .recover import end_leases
 from .transactions import (
     READ_COMMITTED,
+    Statement,
+    at_once,
     claimed_rows,
     database,
     execute,
@@ -44,8 +49,6 @@ RELEASED_AT_ONCE = 1_000
 HELD_AT_ONCE = 5_000
 ROUNDS = 5  # how often one fetch looks further when what it saw had to wait
 SECOND_LOOKS = 3  # how often it looks again when every key it saw was in somebody's hands
-_DATA = statements.CLAIMED.index("data") + 1
-_CARRIED = statements.CLAIMED.index("carried") + 1
 
 
 class Candidate(NamedTuple):
@@ -56,6 +59,9 @@ class Candidate(NamedTuple):
     seq: int
     priority: int
     position: int
+
+
+Place = tuple[int, int]  # a priority, and a position within it
 
 
 @dataclass
@@ -74,6 +80,10 @@ class Bookmark:
     def is_fresh(self) -> bool:
         return self.priority is not None and time.monotonic() - self.looked_at < self.seconds
 
+    @property
+    def place(self) -> Place:
+        return self.priority or 0, self.position
+
     def move(self, priority: int, position: int) -> None:
         self.priority, self.position = priority, position
 
@@ -91,14 +101,19 @@ class Claimer(NamedTuple):
     incarnation: UUID | None
     lease: float | None
     bookmark: Bookmark | None
+    columns: tuple[str, ...] = statements.CLAIMED
     leaf: str = ""
+    policy: str = ""
 
     @property
     def assignment(self) -> list[Any]:
         return [self.worker, self.incarnation, self.lease]
 
     def rows(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
-        return claimed_rows(self.using, statements.at(self.leaf, statement), params)
+        return claimed_rows(self.using, statements.at(self.leaf, statement, self.columns), params)
+
+    def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
+        return as_jobs(self.using, self.leaf, self.queue, self.policy, self.columns, claimed)
 
     def execute(self, statement: str, params: Any) -> int:
         return execute(self.using, statements.at(self.leaf, statement), params)
@@ -116,6 +131,7 @@ def fetch(
     wait: float | timedelta | None = None,
     poll_interval: float | timedelta | None = None,
     bookmark: Bookmark | None = None,
+    whole: bool = True,
     using: str | None = None,
 ) -> list[Job]:
     """Claim up to ``limit`` fetchable jobs, highest priority and then oldest first, and return them active.
@@ -124,48 +140,72 @@ def fetch(
     the jobs of a group (``group_key``) come in the order they were sent, to one reader at a time. A ``lease`` gives
     the jobs back, uncharged, when it runs out. ``wait`` is how long to wait for a job when there is none, looking when
     notified and every ``poll_interval`` (``POLL_SECONDS``). An empty list means that there is nothing to do now, or
-    that the queue is paused. Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction
-    stricter than READ COMMITTED.
+    that the queue is paused. Jobs that are not ``whole`` carry only what finishing them needs; the rest loads when it
+    is asked for. Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction stricter
+    than READ COMMITTED.
     """
     limit = check_int(limit, option="limit", minimum=1, maximum=MOST_JOBS)
-    queue = named(queue)
     claimer = Claimer(
         database(using),
-        queue,
+        named(queue),
         check_tags(tags) if tags else [],
         check_text(worker, option="worker", max_length=255),
         None if incarnation is None else as_uuid(incarnation, option="incarnation"),
         None if lease is None else check_seconds(lease, option="lease", minimum=0.001, maximum=YEAR),
         bookmark,
+        statements.CLAIMED if whole else statements.NEEDED,
     )
     order = None if grouping is None else check_grouping(grouping)
     if wait is None:
         return _fetch_now(claimer, order, limit)
-    return fetch_waiting(claimer.using, queue, partial(_fetch_now, claimer, order, limit), wait, poll_interval)
+    work = partial(_fetch_now, claimer, order, limit)
+    return fetch_waiting(claimer.using, claimer.queue, work, wait, poll_interval)
 
 
 def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[Job]:
-    policy, partition = _look_at_queue(claimer)
-    if policy is None:
+    known = _known.get((claimer.using, claimer.queue))
+    if known is not None and not claimer.tags and grouping is None and not joins(connections[claimer.using]):
+        with suppress(_KnownNoMore):
+            return _fetch_free(claimer._replace(policy=known.policy, leaf=known.leaf), known, limit)
+    found = _look_at_queue(claimer)
+    if found is None:
         return []
-    claimer = claimer._replace(leaf=leaf_of(claimer.queue, partition))
-    if grouping is not None and policy != ORDERED:  # an ordered queue gives one per key, however it is read
-        check_policy(claimer.queue, policy)
+    claimer = claimer._replace(policy=found.policy, leaf=found.leaf)
+    if grouping is not None and found.policy != ORDERED:  # an ordered queue gives one per key, however it is read
+        check_policy(claimer.queue, found.policy)
         return fetch_grouped(claimer, grouping, limit, partial(_release_due, claimer))
-    if policy in LANED:
-        return _fetch_lanes(claimer, policy, limit)
-    return in_transaction(claimer.using, partial(_fetch_free, claimer, limit))
+    if found.policy in LANED:
+        return _fetch_lanes(claimer, limit)
+    if claimer.tags:
+        return in_transaction(claimer.using, partial(_fetch_tagged, claimer, limit))
+    _known[claimer.using, claimer.queue] = found
+    return _fetch_free(claimer, found, limit)
 
 
-def _look_at_queue(claimer: Claimer) -> tuple[str | None, bool]:
-    """The queue's policy, or ``None`` while it is paused, and whether it has a part of the table to itself."""
+class _Known(NamedTuple):
+    """What cannot change as long as a queue lives: so it need not be asked for before each fetch, but beside it."""
+
+    policy: str
+    partition: bool
+    leaf: str
+
+
+class _KnownNoMore(Exception):
+    """The queue is gone, or another one has its name."""
+
+
+_known: dict[tuple[str, str], _Known] = {}
+
+
+def _look_at_queue(claimer: Claimer) -> _Known | None:
+    """What kind of queue it is; ``None`` while it is paused."""
     found = rows(claimer.using, statements.LOOK_AT_QUEUE, [claimer.queue])
     if not found:
         raise no_queue(claimer.queue, claimer.using)
     policy, partition, paused, isolation = found[0]
     if joins(connections[claimer.using]) and isolation != READ_COMMITTED:
         raise UnsafeIsolation(isolation)
-    return None if paused else policy, partition
+    return None if paused else _Known(policy, partition, leaf_of(claimer.queue, partition))
 
 
 def _release_due(claimer: Claimer) -> None:
@@ -174,29 +214,83 @@ def _release_due(claimer: Claimer) -> None:
     if due:
         claimer.execute(statements.RELEASE_DUE, [claimer.queue, RELEASED_AT_ONCE])
     if leases:
-        from .recover import end_leases
-
         end_leases(claimer.using, claimer.queue)
 
 
 # ----------------------------------------------------------------------------------- jobs that wait for nobody
 
 
-def _fetch_free(claimer: Claimer, limit: int) -> list[Job]:
+def _fetch_free(claimer: Claimer, known: _Known, limit: int) -> list[Job]:
+    """By one round trip: look at the queue, lift the holds of what is due, pick and claim."""
     claimed: list[Job] = []
-    for look in _looks(claimer):
-        claimed += _claim_free(claimer, look, limit - len(claimed))
-        if len(claimed) == limit:
-            break
+    mark = claimer.bookmark
+    if mark is not None and mark.is_fresh():
+        claimed = _claim_free(claimer, known, limit, beyond=mark.place)
+    if len(claimed) < limit:
+        if mark is not None:
+            mark.looked()
+        claimed += _claim_free(claimer, known, limit - len(claimed))
     return claimed
 
 
-def _claim_free(claimer: Claimer, look: Look, limit: int) -> list[Job]:
-    if claimer.tags:
-        return _claim(claimer, [candidate.tid for candidate in _candidates(claimer, look, limit)])
-    picked, params = _compiled(claimer.using, claimer.queue, claimer.leaf, look, limit)
-    statement = statements.PICK_AND_CLAIM.format(candidates=picked)
-    return _in_order(claimer, claimer.rows(statement, [*params, *claimer.assignment]))
+def _claim_free(claimer: Claimer, known: _Known, limit: int, beyond: Place | None = None) -> list[Job]:
+    queue, leaf = claimer.queue, claimer.leaf
+    picked, params = _picking(claimer.using, queue, known, limit, beyond)
+    claim = statements.at(leaf, statements.PICK_AND_CLAIM, claimer.columns).format(candidates=picked)
+    given: list[Statement] = [(statements.at(leaf, statements.LOOK_BESIDE), [queue])]
+    if beyond is None:
+        given.append((statements.at(leaf, statements.RELEASE_DUE), [queue, RELEASED_AT_ONCE]))
+    given.append((claim, [*params, *claimer.assignment]))
+    try:
+        look, *_, claimed = at_once(claimer.using, given)
+    except ProgrammingError as error:
+        if isinstance(error.__cause__, errors.UndefinedTable) and not joins(connections[claimer.using]):
+            look = []  # its own part of the table is gone
+        else:
+            raise
+    if not look or look[0][:2] != (known.policy, known.partition):
+        _known.pop((claimer.using, queue), None)
+        raise _KnownNoMore
+    jobs = _in_order(claimer, claimed)
+    _, _, paused, leases = look[0]
+    if leases and not paused:
+        end_leases(claimer.using, queue)
+        if len(jobs) < limit:
+            jobs += _claim_free(claimer, known, limit - len(jobs), beyond)
+    return jobs
+
+
+@lru_cache(maxsize=512)
+def _picking(using: str, queue: str, known: _Known, limit: int, beyond: Place | None) -> tuple[str, tuple[Any, ...]]:
+    """The ORM's statement that picks and locks candidates; cached, because to compose it costs as much as to run it."""
+    kind = Queue.objects.using(using).filter(name=queue, policy=known.policy, partition=known.partition, paused_at=None)
+
+    def pick(look: Look) -> tuple[str, tuple[Any, ...]]:
+        picked = _picked(using, queue, look).filter(Exists(kind)).values_list("tid")[:limit]
+        return _statement(using, known.leaf, picked)
+
+    if beyond is None:
+        statement, params = pick(Look())
+        return f"picked(tid) AS MATERIALIZED ({statement})", params
+    priority, position = beyond
+    above, params = pick(Look(above=priority))
+    within, more = pick(Look(within=priority, after=position))
+    within = within.replace(f"LIMIT {limit} ", f"LIMIT ({limit} - (SELECT count(*) FROM above)) ")
+    return (
+        f"above(tid) AS MATERIALIZED ({above}), within(tid) AS MATERIALIZED ({within}), "
+        "picked AS MATERIALIZED (TABLE above UNION ALL TABLE within)",
+        params + more,
+    )
+
+
+def _fetch_tagged(claimer: Claimer, limit: int) -> list[Job]:
+    claimed: list[Job] = []
+    for look in _looks(claimer):
+        tids = [candidate.tid for candidate in _candidates(claimer, look, limit - len(claimed))]
+        claimed += _claim(claimer, tids)
+        if len(claimed) == limit:
+            break
+    return claimed
 
 
 # ------------------------------------------------------------------------------------------------- candidates
@@ -236,12 +330,6 @@ def _along(look: Look) -> Q:
 def _picked(using: str, queue: str, look: Look) -> Any:  # the stubs do not know annotations
     waiting = Job.objects.using(using).in_queue(queue).filter(_along(look)).fetchable().in_order()
     return waiting.select_for_update(skip_locked=True).annotate(tid=Tid())
-
-
-@lru_cache(maxsize=512)
-def _compiled(using: str, queue: str, leaf: str, look: Look, limit: int) -> tuple[str, tuple[Any, ...]]:
-    """The ORM's statement that picks and locks candidates; cached, because to compose it costs as much as to run it."""
-    return _statement(using, leaf, _picked(using, queue, look).values_list("tid")[:limit])
 
 
 def _statement(using: str, leaf: str, picked: Any) -> tuple[str, tuple[Any, ...]]:
@@ -291,44 +379,39 @@ def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> li
 
 def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
     """Jobs as the statement returned them, put back into the order of the fetch."""
-    if len(claimed) > 1:
-        claimed.sort(key=_order)
+    claimed.sort()  # by falling priority and by position, with which each row begins; no two have the same
     if claimed and claimer.bookmark is not None:
-        last = claimed[-1]
-        claimer.bookmark.move(last[_PRIORITY], last[0])
-    return as_jobs(claimer.using, claimer.leaf, claimed)
+        priority, position, *_ = claimed[-1]
+        claimer.bookmark.move(-priority, position)
+    return claimer.jobs(claimed)
 
 
-_PRIORITY = statements.CLAIMED.index("priority") + 1
-
-
-def _order(row: tuple[Any, ...]) -> tuple[int, int]:
-    return -row[_PRIORITY], row[0]
-
-
-def as_jobs(using: str, leaf: str, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
+def as_jobs(
+    using: str, leaf: str, queue: str, policy: str, columns: tuple[str, ...], claimed: Iterable[tuple[Any, ...]]
+) -> list[Job]:
+    names = ("position", *columns)
+    known = {"queue_id": queue, "policy": policy, "state": JobState.ACTIVE.value, "leaf": leaf}
     jobs = []
     for row in claimed:
-        job = Job.from_row(using, _NAMES, row)
-        job.data, job.leaf = decode(row[_DATA]), leaf
-        if row[_CARRIED] is not None:
-            job.carried = decode(row[_CARRIED])
+        job = Job.from_row(using, names, row[1:])
+        values = job.__dict__
+        values.update(known)
+        values["data"] = decode(values["data"])
+        if values["carried"] is not None:
+            values["carried"] = decode(values["carried"])
         jobs.append(job)
     return jobs
-
-
-_NAMES = ("position", *statements.CLAIMED)
 
 
 # ------------------------------------------------------------------------------------------------------ lanes
 
 
-def _fetch_lanes(claimer: Claimer, policy: str, limit: int) -> list[Job]:
+def _fetch_lanes(claimer: Claimer, limit: int) -> list[Job]:
     """Claim heads of lanes, and look again at once if this look only put others on hold."""
     own = not joins(connections[claimer.using])
     looks = SECOND_LOOKS
     while True:
-        judge = in_transaction(claimer.using, partial(_claim_heads, claimer, policy, limit))
+        judge = in_transaction(claimer.using, partial(_claim_heads, claimer, limit))
         if judge.claimed or not own:
             return judge.claimed
         if judge.held and not judge.saw_all:
@@ -339,9 +422,9 @@ def _fetch_lanes(claimer: Claimer, policy: str, limit: int) -> list[Job]:
         time.sleep(random.uniform(0.001, 0.005))
 
 
-def _claim_heads(claimer: Claimer, policy: str, limit: int) -> _Judge:
+def _claim_heads(claimer: Claimer, limit: int) -> _Judge:
     """Look along the order, some candidates at a time, until enough heads are claimed."""
-    judge = _Judge(claimer, policy)
+    judge = _Judge(claimer)
     for look in _looks(claimer):
         rounds = ROUNDS
         while rounds:
@@ -362,8 +445,8 @@ def _claim_heads(claimer: Claimer, policy: str, limit: int) -> _Judge:
 class _Judge:
     """Decides, for one fetch, which candidates go and which are held, and remembers the keys it has locked."""
 
-    def __init__(self, claimer: Claimer, policy: str) -> None:
-        self.claimer, self.policy = claimer, policy
+    def __init__(self, claimer: Claimer) -> None:
+        self.claimer, self.policy = claimer, claimer.policy
         self.ours: set[str] = set()
         self.refused: set[str] = set()
         self.claimed: list[Job] = []

@@ -203,8 +203,6 @@ class _Reader:
         return runs
 
     def _claim(self, chosen: list[Row]) -> list[Job]:
-        from .fetch import as_jobs
-
         if not chosen:
             return []
         places = {row.id: place for place, row in enumerate(chosen)}
@@ -214,7 +212,7 @@ class _Reader:
             [row.tid for row in chosen],
             *self.claimer.assignment,
         ]
-        jobs = as_jobs(self.claimer.using, self.claimer.leaf, self.claimer.rows(statements.CLAIM_GROUPED, params))
+        jobs = self.claimer.jobs(self.claimer.rows(statements.CLAIM_GROUPED, params))
         for job in jobs:
             job.grouped = True
         return sorted(jobs, key=lambda job: places[job.id])

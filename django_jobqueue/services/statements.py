@@ -14,22 +14,36 @@ from ..policies import LANED, ONE_RUNNING, ORDERED, DelayedHead, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, RETRYING, RUNNING, Hold, JobState, leads_to
 
 LEAF = "JOBS_OF_QUEUE"  # stands for the part of the job table that the queue lies in
+CLAIM_COLUMNS = "CLAIMED_COLUMNS"  # stands for what a claim returns
+
+# What a claimed job carries, and what a worker needs of it when nobody else sees it: to read all costs a third more.
+CLAIMED = (
+    "id", "queue_id", "name", "state", "policy", "attempt", "retry_count", "retry_limit", "priority", "seq",
+    "singleton_key", "group_key", "tags", "assignee", "data", "expire_in_seconds", "heartbeat_seconds",
+    "created_at", "started_at", "assigned_at", "expire_at", "crashes", "carried",
+)  # fmt: skip
+NEEDED = ("id", "name", "attempt", "singleton_key", "data", "expire_in_seconds", "crashes", "carried")
 
 
 @lru_cache(maxsize=2048)
-def at(leaf: str, statement: str) -> str:
-    """The statement for one part of the job table.
+def at(leaf: str, statement: str, claimed: tuple[str, ...] = CLAIMED) -> str:
+    """The statement for one part of the job table, with these columns of what it claims.
 
     Rows are found again by ctid, which counts within a part. And no statistics are ever right about the queues and
     states of a queue's table: where a statement named the whole table and the queue, the planner, once it believed
     that the queue was empty, read all of it for each batch.
     """
-    return statement.replace(LEAF, leaf)
+    columns = ", ".join(f"j.{name}" for name in claimed)
+    return statement.replace(LEAF, leaf).replace(CLAIM_COLUMNS, f"-j.priority, j.position, {columns}")
 
 
 # For the same reason hot statements run with these: they leave the planner the index that has the order asked for.
 PLAN = ("enable_sort", "enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 BEGIN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; " + "; ".join(f"SET LOCAL {name} = off" for name in PLAN)
+BEGIN_AT_ONCE = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SELECT " + ", ".join(f"set_config('{name}', 'off', true)" for name in PLAN),
+)
 PLAN_ON = "SELECT " + ", ".join(f"current_setting('{n}'), set_config('{n}', 'off', true)" for n in PLAN)
 PLAN_OFF = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in PLAN)
 
@@ -80,6 +94,12 @@ LOOK_AT_QUEUE = """
 SELECT policy, partition, paused_at IS NOT NULL, current_setting('transaction_isolation')
 FROM jobqueue_queue WHERE name = %s
 """
+# The same beside a claim, with whether a lease ran out.
+LOOK_BESIDE = f"""
+SELECT policy, partition, paused_at IS NOT NULL, (SELECT lease_until <= {NOW} FROM {LEAF}
+    WHERE queue_id = q.name AND state = '{JobState.ACTIVE}' AND lease_until IS NOT NULL ORDER BY lease_until LIMIT 1)
+FROM jobqueue_queue q WHERE name = %s
+"""
 
 # The earliest of each, by the index that has it: asked whether one exists, the planner would read the table for it.
 LOOK_AT_TIMES = f"""
@@ -121,12 +141,6 @@ WHERE {IS_FETCHABLE} AND NOT id = ANY(%s::uuid[]) AND NOT singleton_key = ANY(%s
 ORDER BY priority DESC, position LIMIT %s FOR UPDATE OF {LEAF} SKIP LOCKED
 """
 
-CLAIMED = (
-    "id", "queue_id", "name", "state", "policy", "attempt", "retry_count", "retry_limit", "priority", "seq",
-    "singleton_key", "group_key", "tags", "assignee", "data", "expire_in_seconds", "heartbeat_seconds",
-    "created_at", "started_at", "assigned_at", "expire_at", "crashes", "carried",
-)  # fmt: skip
-
 _CLAIM = f"""
 SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee = %s, incarnation = %s,
     assigned_at = {NOW}, started_at = COALESCE(j.started_at, {NOW}),
@@ -136,22 +150,21 @@ SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee 
     progress = NULL, progress_text = '',
     claim_xmin = COALESCE(j.claim_xmin, {{xmin}})
 """
-_CLAIMED = ", ".join(f"j.{name}" for name in CLAIMED)
 
 # Jobs that wait for nobody are picked and claimed by one statement; {candidates} comes from the ORM and locks what it
 # picks. Found again by ctid and not by id: with the states of a queue no statistics are ever right, and once the
 # planner believes that nothing is eligible it reads the whole table for a join by id. What is locked cannot move.
 PICK_AND_CLAIM = f"""
-WITH picked AS MATERIALIZED ({{candidates}})
+WITH {{candidates}}
 UPDATE {LEAF} j {_CLAIM.format(xmin="NULL")}
 FROM picked WHERE j.ctid = picked.tid
-RETURNING j.position, {_CLAIMED}
+RETURNING {CLAIM_COLUMNS}
 """
 
 CLAIM = f"""
 UPDATE {LEAF} j {_CLAIM.format(xmin="%s")}
 WHERE j.ctid = ANY(%s::tid[])
-RETURNING j.position, {_CLAIMED}
+RETURNING {CLAIM_COLUMNS}
 """
 
 # Of each group the rows are claimed in their order, up to the first that somebody else has locked or taken: a plain
@@ -167,7 +180,7 @@ going AS MATERIALIZED (
     WHERE goes)
 UPDATE {LEAF} j {_CLAIM.format(xmin="NULL")}, grouped = true
 FROM going WHERE j.ctid = going.tid
-RETURNING j.position, {_CLAIMED}
+RETURNING {CLAIM_COLUMNS}
 """
 
 # ----------------------------------------------------------------------------------------------------- lanes
@@ -331,7 +344,7 @@ SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee 
     progress = NULL, progress_text = '',
     claim_xmin = COALESCE(j.claim_xmin, pg_snapshot_xmin(pg_current_snapshot())::text::bigint)
 FROM next WHERE j.ctid = next.tid
-RETURNING j.position, {_CLAIMED}
+RETURNING {CLAIM_COLUMNS}
 """
 
 # Every other change of state, for rows that are locked already; what a change leaves alone is null. An attempt that

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -71,6 +72,33 @@ def in_transaction(using: str, work: Callable[[], T]) -> T:
     return again_after_conflict(own)
 
 
+Statement = tuple[str, Sequence[Any]]
+
+
+def at_once(using: str, given: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
+    """What :func:`in_transaction` does, for statements known beforehand: in one round trip, and the rows of each."""
+    connection = connections[using]
+    connection.ensure_connection()
+    if joins(connection) or not issubclass(connection.connection.cursor_factory, psycopg.ClientCursor):
+        return in_transaction(using, lambda: [claimed_rows(using, sql, params) for sql, params in given])
+    return again_after_conflict(partial(_at_once, connection, given))
+
+
+def _at_once(connection: BaseDatabaseWrapper, given: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
+    """Statements sent together outside a transaction are one."""
+    params = [param for _, params in given for param in params]
+    with connection.cursor() as cursor:
+        _load_times_quickly(cursor)
+        cursor.execute("; ".join([*statements.BEGIN_AT_ONCE, *(sql for sql, _ in given)]), params)
+        for _ in statements.BEGIN_AT_ONCE[1:]:
+            cursor.nextset()
+        found = []
+        for _ in given:
+            cursor.nextset()
+            found.append(list(cursor.fetchall()) if cursor.description else [])
+        return found
+
+
 @contextmanager
 def planned(using: str) -> Iterator[None]:
     """Inside a caller's transaction: plan our statements as we need it, and leave the caller's plans alone."""
@@ -109,12 +137,17 @@ def rows(using: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
 
 
 def claimed_rows(using: str, sql: str, params: Any) -> list[tuple[Any, ...]]:
-    """Like :func:`rows`, with psycopg's own loader of times: Django's takes longer than the claim itself."""
+    """Like :func:`rows`, also for a statement without any, and with times loaded quickly."""
     with connections[using].cursor() as cursor:
-        if settings.USE_TZ and _TIMES is not None:
-            cursor.cursor.adapters.register_loader(_TIMESTAMPTZ, _TIMES)
+        _load_times_quickly(cursor)
         cursor.execute(sql, params)
-        return list(cursor.fetchall())
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def _load_times_quickly(cursor: Any) -> None:
+    """By psycopg's own loader: Django's takes longer than the claim itself."""
+    if settings.USE_TZ and _TIMES is not None:
+        cursor.cursor.adapters.register_loader(_TIMESTAMPTZ, _TIMES)
 
 
 _TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid

@@ -17,6 +17,7 @@ from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
 from ..models import Job, Worker
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
+from . import statements
 from .failing import returning
 from .moves import Change, Decide, Decision
 from .recover import _expiring, _losing, _sweep
@@ -108,6 +109,14 @@ def states_of_held(name: str, incarnation: UUID, *, using: str) -> dict[UUID, tu
     """What the database thinks this process is working on: by job its state and attempt."""
     found = _held([name], [incarnation], using).values_list("pk", "state", "attempt")
     return {id: (state, attempt) for id, state, attempt in found}
+
+
+def load_whole(jobs: Sequence[Job], *, using: str) -> None:
+    """All that a claimed job carries, for jobs that were claimed with only what a worker needs."""
+    columns = [name for name in statements.CLAIMED if name not in statements.NEEDED]
+    by_id = {job.id: job for job in jobs}
+    for row in Job.objects.using(using).filter(pk__in=by_id).values("pk", *columns):
+        by_id[row.pop("pk")].__dict__.update(row)
 
 
 def move_deadlines(names: Sequence[str], incarnations: Sequence[UUID], seconds: float, *, using: str) -> int:

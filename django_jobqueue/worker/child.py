@@ -36,7 +36,6 @@ EXIT_GRACE = 77  # handlers still ran when the grace period was over
 CONTROL_SECONDS = 1.0  # how often cancellations are looked for and progress is written
 WATCH_SECONDS = 0.25
 FLAPPING_SECONDS = 5.0  # a database that comes and goes within that time is told of once
-STATEMENT_SECONDS = 30.0
 
 
 class Child:
@@ -75,7 +74,7 @@ class Child:
 
     def run(self) -> int:
         """Work until told to stop, and return the exit code."""
-        sessions.limit(statement=STATEMENT_SECONDS)
+        sessions.limit(statement=sessions.STATEMENT_SECONDS)
         self._wait_for_row()
         self.executor.start()
         if self.settings.NOTIFY and not self.settings.POOLER:
@@ -150,9 +149,10 @@ class Child:
         """Write down what has ended, give back what was not begun; what still runs goes back when we are gone."""
         if self.listener is not None:
             self.listener.stop()
-        unbegun = {job.id for job, _ in self.line.take_back()}
+        unbegun: set[UUID] = set()
         self.recorder.take_up(float("inf"))
         try:
+            unbegun = {job.id for job in self.line.take_back()}
             while self.executor.results:
                 self.recorder.record([self.executor.results.popleft() for _ in range(len(self.executor.results))])
             if unbegun:
@@ -163,6 +163,7 @@ class Child:
             return EXIT_GRACE
         finally:
             self.executor.stop()
+            self.line.close()
             connections[self.using].close()
             carrying.flush()
         if self.held.keys() - unbegun:
@@ -192,6 +193,7 @@ class Child:
         """After a lost connection there may be claims whose answer never came: they go back."""
         if self._lost_at is None:
             return
+        self.line.settle()
         returned = give_back_unheld(
             self.name, self.incarnation, self.held, "its claim was not confirmed", using=self.using
         )
@@ -229,6 +231,7 @@ class Child:
 
     def _compare_with_database(self) -> None:
         """Tell handlers whose job was cancelled or is not ours any more; give back what is ours only there."""
+        self.line.settle()
         running = self.executor.running()
         states = states_of_held(self.name, self.incarnation, using=self.using)
         unwanted = [job for job in running if states.get(job.id) != (JobState.ACTIVE, job.attempt)]

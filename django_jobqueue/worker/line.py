@@ -6,7 +6,8 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,8 +16,10 @@ from ..exceptions import QueueNotFound
 from ..handlers import Handler
 from ..models import Job, Queue
 from ..policies import LANED, QueuePolicy
-from ..services.workers import give_back_unheld
+from ..services.workers import give_back_unheld, load_whole
+from ..signals import job_finished, job_started
 from ..states import FailureReason
+from .ahead import Ahead
 from .endings import Failed, Result
 from .event_loop import Item
 
@@ -29,6 +32,9 @@ LONGEST_SECONDS = 1.0  # without looking at anything
 REFRESH_SECONDS = 10.0  # how often the list of queues is read again
 STALE_SECONDS = 1.0  # claimed work that nobody began for that long goes back
 EMPTY_SECONDS = 0.005  # an empty queue is not looked at again sooner, however often somebody wakes us
+
+BATCHES = 2  # that are claimed and not begun, at most: one to begin, one to come
+AFTER_TROUBLE_SECONDS = 30.0  # without fetching ahead, perhaps because the server has no connection to spare
 
 CHUNK_SECONDS = 0.001
 MOST_IN_CHUNK = 50
@@ -48,9 +54,14 @@ class Line:
         self._woken: set[str] = set()  # those somebody woke us for; filled by the listener's thread
         self._asynchronous: set[str] = set()  # those whose handlers all are
         self._by_group: set[str] = set()  # those that are read by group
+        self._shown: set[str] = set()  # those of which a handler gets the whole job
         self._bookmarks: dict[str, services.Bookmark] = {}
         self._refreshed_at = float("-inf")
         self._handlers: dict[tuple[str, str], Handler[..., Any]] = {}
+        self._ahead = Ahead(child.using, child.wake)
+        self._asked_of = ""  # the queue that is being fetched from
+        self._arrived: list[Job] = []  # what came from there and has not begun
+        self._not_ahead_before = 0.0
         self._waits_since: tuple[int, float] | None = None  # how many had begun then, and when that was
         self._seconds: float | None = None  # what a plain handler took lately
 
@@ -62,15 +73,21 @@ class Line:
 
     def patience(self) -> float:
         """For how long there is nothing to look at."""
+        if self._ahead.is_waited_for():
+            return LONGEST_SECONDS  # it wakes us
+        if self._arrived:
+            return 0.0
         now = time.monotonic()
         open_ones = [at for queue, at in self._look_at.items() if self._room(queue) > 0]
         return max(0.0, min([*open_ones, now + LONGEST_SECONDS]) - now)
 
-    def learn(self, job: Job, seconds: float) -> None:
-        if job.id in self.child.asynchronous or not seconds:
-            return
-        known = self._seconds
-        self._seconds = seconds if known is None else known + (seconds - known) * 0.05
+    def learn(self, batch: Sequence[Result]) -> None:
+        """How long plain handlers take; the newest results weigh most."""
+        known, asynchronous = self._seconds, self.child.asynchronous
+        for job, _, seconds in batch:
+            if seconds and not (asynchronous and job.id in asynchronous):
+                known = seconds if known is None else known + (seconds - known) * 0.05
+        self._seconds = known
 
     def is_starving(self) -> bool:
         """Whether handlers have nothing more to begin."""
@@ -91,26 +108,33 @@ class Line:
             return 0
         most = child.recorder.room_for_jobs() if child.options.max_jobs else settings.BATCH_SIZE
         if queue in self._asynchronous:
-            return min(most, settings.BATCH_SIZE, settings.ASYNC_CONCURRENCY - len(child.asynchronous))
+            begun = len(child.asynchronous) + self._ahead.asked + len(self._arrived)
+            return min(most, settings.BATCH_SIZE, settings.ASYNC_CONCURRENCY - begun)
         unrecorded = child.recorder.unrecorded()
         unended = max(0, len(child.held) - len(child.asynchronous) - unrecorded)
         running = max(min(unended, child.options.concurrency), child.executor.busy())  # also with claims that were lost
-        waiting = max(0, unended - running)
+        waiting = max(0, unended - running) + self._ahead.asked
         ahead = 0
         if self._seconds is not None:
             ahead = int(child.options.concurrency * settings.PREFETCH_SECONDS / max(self._seconds, 1e-6))
-        wanted = min(settings.BATCH_SIZE, max(0, child.options.concurrency - running) + ahead)
-        return 0 if waiting > wanted // 2 or unrecorded >= settings.BATCH_SIZE else min(most, wanted - waiting)
+        wanted = min(BATCHES * settings.BATCH_SIZE, max(0, child.options.concurrency - running) + ahead)
+        if waiting > wanted // 2 or unrecorded >= settings.BATCH_SIZE:
+            return 0
+        return min(most, settings.BATCH_SIZE, wanted - waiting)
 
     def fill(self, now: float) -> bool:
         """Claim from the queues that may have something; whether anything came."""
+        self.is_drained = False
         if self.is_careful():
             return self._run_suspect()
+        if self._ahead.is_waited_for():
+            return False
+        came = self._begin_arrived(now)
         if now - self._refreshed_at > REFRESH_SECONDS:
             self._refresh(now)
-        came, looked = False, 0
+        looked = 0
         for queue in list(self._queues):
-            if self._room(queue) < 1:
+            if self._ahead.asked or self._room(queue) < 1:
                 continue
             self._hear()
             self._queues.remove(queue)  # its turn comes again after the others'
@@ -118,6 +142,10 @@ class Line:
             looked += 1
             if self._look_at[queue] <= now:
                 room = self._room(queue)
+                if self._may_fetch_ahead(queue, now):
+                    self._ahead.ask(partial(self._fetch, queue, room), room)
+                    self._asked_of = queue
+                    continue
                 jobs = self._fetch(queue, room)
                 self._plan_next_look(queue, jobs, room, now)
                 if queue in self._by_group:
@@ -125,13 +153,52 @@ class Line:
                 else:
                     self.take(jobs)
                 came = came or bool(jobs)
-        self.is_drained = looked == len(self._queues) and not came and not self._woken
+        self.is_drained = looked == len(self._queues) and not (came or self._woken or self._ahead.asked)
         return came
 
     def is_empty(self, now: float) -> bool:
         """Whether a look at every queue finds nothing: what has just failed may wait for its next attempt already."""
         self._look_at = dict.fromkeys(self._look_at, 0.0)
         return not self.fill(now)
+
+    # ------------------------------------------------------------------------------------------- fetching ahead
+
+    def _may_fetch_ahead(self, queue: str, now: float) -> bool:
+        """Where the last fetch gave all that was asked for: else it would cost a connection and gain nothing."""
+        if self.child.options.max_jobs or queue in self._by_group:
+            return False
+        return queue in self._bookmarks and now >= self._not_ahead_before
+
+    def settle(self) -> None:
+        """Wait for what is being fetched, so that all that is claimed is known; it begins with the next turn."""
+        if not self._ahead.asked:
+            return
+        asked = self._ahead.asked
+        try:
+            self._arrived = self._ahead.answer()
+        except Exception:
+            self._not_ahead_before = time.monotonic() + AFTER_TROUBLE_SECONDS
+            raise
+        self.child.held.update((job.id, job) for job in self._arrived)
+        if self._asked_of in self._look_at:  # it may have been deleted meanwhile
+            self._plan_next_look(self._asked_of, self._arrived, asked, time.monotonic())
+
+    def _begin_arrived(self, now: float) -> bool:
+        self.settle()
+        jobs, self._arrived = self._arrived, []
+        if not jobs:
+            return False
+        if self._asked_of in self._look_at:
+            self._ask_for_more(now)
+        self.take(jobs)
+        return True
+
+    def _ask_for_more(self, now: float) -> None:
+        """Before the batch that came is begun, so that the server has something to do meanwhile."""
+        queue = self._asked_of
+        is_its_turn = queue == self._queues[0] and self._look_at[queue] <= now
+        if is_its_turn and self._may_fetch_ahead(queue, now) and (room := self._room(queue)) > 0:
+            self._ahead.ask(partial(self._fetch, queue, room), room)
 
     def _plan_next_look(self, queue: str, jobs: list[Job], asked: int, now: float) -> None:
         """At once while it gives all that was asked for; of lanes it may give less, and have more."""
@@ -165,12 +232,25 @@ class Line:
                 worker=child.name,
                 incarnation=child.incarnation,
                 bookmark=self._bookmarks.get(queue),
+                whole=self.shows(queue),
                 using=child.using,
             )
         except QueueNotFound:
             logger.warning("a queue is gone", extra={"worker": child.name, "queue": queue})
             self._refreshed_at = float("-inf")
             return []
+
+    def shows(self, queue: str) -> bool:
+        """Whether somebody besides us sees the jobs of this queue, and may ask for anything they carry."""
+        child = self.child
+        return bool(
+            queue in self._shown
+            or queue in self._by_group
+            or child.handler is not None
+            or child.executor.around is not None
+            or job_started.receivers
+            or job_finished.receivers
+        )
 
     def _refresh(self, now: float) -> None:
         """The queues there are: those asked for, or all that have a handler."""
@@ -185,6 +265,7 @@ class Line:
         self._look_at = {name: self._look_at.get(name, 0.0) for name in wanted}
         if set(self._queues) != set(wanted):
             self._queues = deque(wanted)
+        self._shown = handlers.served(handler for handler in known if handler.takes_context)
         plain = handlers.served(handler for handler in known if not handler.is_async)
         self._asynchronous = handlers.served(known) - plain if child.handler is None else set()
         self._refreshed_at = now
@@ -197,6 +278,7 @@ class Line:
         now = time.monotonic()
         asynchronous: list[Item] = []
         plain: list[Item] = []
+        bare: list[Job] = []
         held, known = child.held, self._handlers
         suspicious = max(1, child.settings.CRASH_LIMIT - 1)
         for job in jobs:
@@ -207,12 +289,16 @@ class Line:
                     continue
             held[job.id] = job
             job.deadline = now + job.expire_in_seconds
+            if handler.takes_context and "tags" not in job.__dict__:
+                bare.append(job)
             if job.crashes >= suspicious:
                 self.suspects.append((job, handler))
             elif handler.is_async:
                 asynchronous.append((job, handler))
             else:
                 plain.append((job, handler))
+        if bare:  # of a handler that belongs to another queue
+            load_whole(bare, using=child.using)
         child.executor.begin(plain, self._chunk())
         child.recorder.count()
         if asynchronous:
@@ -278,7 +364,7 @@ class Line:
         Not after the first crash, because then a machine that went down would have all its jobs run one by one.
         """
         child = self.child
-        if self.alone is not None or len(child.held) > len(self.suspects):
+        if self.alone is not None or len(child.held) > len(self.suspects) + len(self._arrived):
             return False
         job, handler = self.suspects.popleft()
         self.alone = job.id
@@ -291,18 +377,23 @@ class Line:
 
     # --------------------------------------------------------------------------------------------- giving back
 
-    def take_back(self) -> list[Item]:
+    def take_back(self) -> list[Job]:
         """What is claimed and not begun, no longer to be begun."""
-        items = list(self.suspects)
+        self.settle()
+        jobs = [*self._arrived, *(job for job, _ in [*self.suspects, *self.child.executor.take_back()])]
         self.suspects.clear()
-        return items + self.child.executor.take_back()
+        self._arrived = []
+        return jobs
+
+    def close(self) -> None:
+        self._ahead.close()
 
     def return_stale(self, now: float) -> None:
         """Claimed work that has to wait, because its predecessors take longer than those before them, goes back."""
         child = self.child
         child.executor.spread(now)
         if self._by_group and (behind := child.executor.behind_slow(now, STALE_SECONDS)):
-            self._return(behind)
+            self._return(job for job, _ in behind)
         if child.executor.ready.empty():
             self._waits_since = None
             return
@@ -314,11 +405,12 @@ class Line:
         self._seconds = max(self._seconds or 0.0, STALE_SECONDS)
         self._return(self.take_back())
 
-    def _return(self, items: Iterable[Item]) -> None:
-        for job, _ in items:
+    def _return(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
             self.child.held.pop(job.id, None)
         self._give_back("its worker was too busy to begin")
 
     def _give_back(self, why: str) -> None:
         child = self.child
+        self.settle()
         give_back_unheld(child.name, child.incarnation, child.held, why, using=child.using)

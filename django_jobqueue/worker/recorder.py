@@ -75,14 +75,14 @@ class Recorder:
         failed: list[tuple[Job, object]] = []
         others: list[tuple[Job, Ending]] = []
         self.write_progress()  # what was said last, too
-        for job, ending, seconds in batch:
+        for job, ending, _ in batch:
             if type(ending) is Completed:
                 completed.append((job, ending.output))
             elif type(ending) is Failed and ending[1:] == _PLAIN:
                 failed.append((job, ending.error))
             else:
                 others.append((job, ending))
-            self.child.line.learn(job, seconds)
+        self.child.line.learn(batch)
         self._record_many(completed, failed)
         for job, ending in others:
             self._record_one(job, ending)
@@ -94,28 +94,30 @@ class Recorder:
     def _record_many(self, completed: list[tuple[Job, Any]], failed: list[tuple[Job, object]]) -> None:
         if not completed and not failed:
             return
+        child = self.child
         finished = services.finish_many(
             completed,
             failed,
             hand_over=self._may_take_more(),
-            tags=self.child.options.tags,
-            worker=self.child.name,
-            incarnation=self.child.incarnation,
+            tags=child.options.tags,
+            worker=child.name,
+            incarnation=child.incarnation,
             lock_timeout=LOCK_SECONDS,
-            using=self.child.using,
+            whole=child.line.shows(completed[0][0].queue_id) if completed else True,
+            using=child.using,
         )
         busy = set(finished.busy)
-        endings: list[tuple[Job, Ending]] = [(job, Completed(output)) for job, output in completed]
-        for job, ending in [*endings, *((job, Failed(error)) for job, error in failed)]:
-            if job.id in busy:
-                self._put_aside(job, ending)
-            else:
-                self._let_go(job)
+        for pairs, ending in ((completed, Completed), (failed, Failed)):
+            for job, value in pairs:
+                if busy and job.id in busy:
+                    self._put_aside(job, ending(value))
+                else:
+                    self._let_go(job)
         self._say_lost(finished.lost)
         for failure in finished.failed:
             self._say_failed(failure)
         if finished.next:
-            self.child.line.take(finished.next)
+            child.line.take(finished.next)
 
     def _say_lost(self, ids: list[UUID]) -> None:
         """But not of results that were written after all, when only the answer was lost."""
@@ -215,14 +217,15 @@ class Recorder:
         self.child.slots.count_jobs(self._done, self._failed, len(self.child.held))
 
     def _count(self, batch: list[Result]) -> None:
+        is_told = bool(job_finished.receivers)
         for job, ending, seconds in batch:
-            if self.child.held.get(job.id) is job or isinstance(ending, Untouched):
+            if (self._aside and self.child.held.get(job.id) is job) or isinstance(ending, Untouched):
                 continue
-            if isinstance(ending, Failed):
+            if type(ending) is Failed:
                 self._failed += 1
             else:
                 self._done += 1
-            if job_finished.receivers:
+            if is_told:
                 self._tell_finished(job, ending, seconds)
         self.child.asynchronous &= self.child.held.keys()
         self.count()

@@ -22,6 +22,8 @@ _OPTIONS = {
 }
 _limits = threading.local()
 
+STATEMENT_SECONDS = 30.0  # of a child's own statements, at most
+
 DATABASE_ERRORS = (DatabaseError, InterfaceError)  # what a worker survives: it tries again
 
 

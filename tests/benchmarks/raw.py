@@ -80,8 +80,9 @@ def _statements() -> tuple[str, str, int, int]:
     from django_jobqueue.partitions import DEFAULT
     from django_jobqueue.services import statements
 
-    fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM).format(candidates=PICK)
-    id, attempt = (statements.CLAIMED.index(name) + 1 for name in ("id", "attempt"))
+    fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM, statements.NEEDED)
+    fetch = fetch.format(candidates=f"picked AS MATERIALIZED ({PICK})")
+    id, attempt = (statements.NEEDED.index(name) + 2 for name in ("id", "attempt"))
     return fetch, statements.at(DEFAULT, statements.COMPLETE), id, attempt
 
 
