@@ -1,0 +1,120 @@
+"""A busy worker has the next batch claimed while it works on this one; nothing of that is lost or run twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobqueue import job, services
+from django_jobqueue.handlers import JobContext
+from django_jobqueue.models import Job
+from django_jobqueue.states import JobState
+from tests.factories import QueueFactory
+from tests.waiting import until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+JOBS = 1_500
+
+
+def fetching_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "jobqueue-fetch"]
+
+
+def fill(handler: Any) -> None:
+    item = handler.using().item
+    services.send_many(handler.queue, [item() for _ in range(JOBS)])
+
+
+def unfinished() -> int:
+    return Job.objects.exclude(state=JobState.COMPLETED).count()
+
+
+def test_a_busy_worker_fetches_ahead_and_runs_each_job_once(queue, run):  # R379 R381
+    ran: list[int] = []
+
+    @job(queue=queue.name)
+    def quick() -> None:
+        ran.append(1)
+
+    fill(quick)
+    run(queue.name, batch_size=50)
+    until(lambda: unfinished() == 0, "all ended")
+
+    assert fetching_threads()
+    assert len(ran) == JOBS
+    assert set(Job.objects.values_list("attempt", "retry_count")) == {(1, 0)}
+
+
+def test_a_worker_that_is_not_busy_needs_no_thread_and_no_connection_for_it(queue, run):
+    @job(queue=queue.name)
+    def quick() -> None: ...
+
+    run(queue.name, batch_size=50)
+    sent = quick.send()
+    until(lambda: Job.objects.get(pk=sent.pk).state == JobState.COMPLETED, "it ended")
+
+    assert not fetching_threads()
+
+
+def test_what_was_fetched_ahead_goes_back_uncharged_when_the_worker_stops(queue, run):  # R389 B34
+    begun = threading.Event()
+
+    @job(queue=queue.name)
+    def quick() -> None:
+        begun.set()
+
+    fill(quick)
+    worker = run(queue.name, batch_size=50)
+    assert begun.wait(20)
+    until(lambda: Job.objects.in_state(JobState.COMPLETED).count() > 100, "it is busy")
+
+    assert worker.stop(20)
+
+    left = Job.objects.exclude(state=JobState.COMPLETED)
+    assert not left.running().exists()
+    assert set(left.values_list("retry_count", flat=True)) <= {0}
+    run(queue.name, batch_size=50)
+    until(lambda: unfinished() == 0, "another does the rest")
+
+
+def test_a_connection_that_breaks_while_fetching_ahead_loses_nothing(queue, run):  # R381
+    @job(queue=queue.name)
+    def quick() -> None: ...
+
+    fill(quick)
+    run(queue.name, batch_size=20)
+    for share in (3, 2):
+        until(lambda share=share: unfinished() < JOBS * share // 4, "some ended")  # type: ignore[misc]
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                "AND datname = current_database() AND query LIKE %s",
+                ["%jobqueue_job%"],
+            )
+
+    until(lambda: unfinished() == 0, "all ended all the same")
+    assert set(Job.objects.values_list("retry_count", flat=True)) == {0}
+
+
+def test_a_handler_of_another_queue_gets_the_whole_job_too(queue, run):
+    other = QueueFactory()
+    seen: list[Any] = []
+
+    @job(queue=queue.name)
+    def plain() -> None: ...
+
+    @job(queue=other.name, takes_context=True)
+    def curious(context: JobContext) -> None:
+        with_tags = dict(context.job.__dict__)
+        seen.append((with_tags["tags"], with_tags["created_at"] is not None))
+
+    sent = services.send(queue.name, name=curious.name, tags=["red"])
+    assert sent is not None
+    run(queue.name)
+
+    until(lambda: Job.objects.get(pk=sent.pk).state == JobState.COMPLETED, "it ended")
+    assert seen == [(["red"], True)]
