@@ -15,6 +15,8 @@ from django_jobqueue.states import JobState
 from tests.factories import QueueFactory
 from tests.waiting import until
 
+from .conftest import ends, sent
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 JOBS = 1_500
@@ -54,8 +56,7 @@ def test_a_worker_that_is_not_busy_needs_no_thread_and_no_connection_for_it(queu
     def quick() -> None: ...
 
     run(queue.name, batch_size=50)
-    sent = quick.send()
-    until(lambda: Job.objects.get(pk=sent.pk).state == JobState.COMPLETED, "it ended")
+    ends(quick.send())
 
     assert not fetching_threads()
 
@@ -112,9 +113,7 @@ def test_a_handler_of_another_queue_gets_the_whole_job_too(queue, run):
         with_tags = dict(context.job.__dict__)
         seen.append((with_tags["tags"], with_tags["created_at"] is not None))
 
-    sent = services.send(queue.name, name=curious.name, tags=["red"])
-    assert sent is not None
     run(queue.name)
 
-    until(lambda: Job.objects.get(pk=sent.pk).state == JobState.COMPLETED, "it ended")
+    ends(sent(queue, name=curious.name, tags=["red"]))
     assert seen == [(["red"], True)]
