@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any
 
 import pytest
-from django.db import connections
 
-from django_jobqueue import services
+from django_jobqueue import services, testing
 from django_jobqueue.models import Queue
 from django_jobqueue.policies import QueuePolicy
 
 from .factories import QueueFactory
-
-PATIENCE_SECONDS = 60
 
 Race = Callable[..., list[Any]]
 
@@ -69,25 +64,5 @@ def partitioned_fifo_queue(db: None) -> Iterator[Queue]:
 
 @pytest.fixture
 def race() -> Race:
-    """``race(n, fn)``: ``fn`` in ``n`` threads at once, each with a connection of its own; what each returned.
-
-    ``race(n, first, second, …)`` gives the threads these functions in turn. What one raises is raised.
-    Only for tests with ``transaction=True``, because the others' rows are seen by nobody else.
-    """
-
-    def run(n: int, *fns: Callable[[], Any]) -> list[Any]:
-        barrier = Barrier(n, timeout=PATIENCE_SECONDS)
-
-        def runner(fn: Callable[[], Any]) -> Any:
-            try:
-                connections["default"].ensure_connection()
-                barrier.wait()
-                return fn()
-            finally:
-                connections.close_all()
-
-        with ThreadPoolExecutor(n) as pool:
-            futures = [pool.submit(runner, fns[number % len(fns)]) for number in range(n)]
-            return [future.result(timeout=PATIENCE_SECONDS) for future in futures]
-
-    return run
+    """``race(n, fn)``: ``fn`` in ``n`` threads at once; only for tests with ``transaction=True``."""
+    return testing.race

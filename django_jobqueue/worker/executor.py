@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from types import CoroutineType
-from typing import Any
+from typing import Any, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
@@ -284,7 +284,7 @@ class _Thread(threading.Thread):
             job_started.send_robust(sender=Job, job=job)
         context = executor.context_of(handler, job)
         try:
-            run = _run_atomic if handler.atomic else _run
+            run = run_atomic if handler.atomic else run_plain
             ending: Ending = copy_context().run(run, handler, job, context, executor)
         except BaseException as error:  # a handler may raise anything, and its thread must live on
             ending = judged(handler, job, error)
@@ -297,19 +297,26 @@ class _Thread(threading.Thread):
         return ending
 
 
-def _run(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Executor) -> Ending:
+class Runs(Protocol):
+    """Where a handler runs: in which database, and with what around it."""
+
+    around: Around | None
+    using: str
+
+
+def run_plain(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Runs) -> Ending:
     if executor.around is None:
-        return Completed(_call(handler, job, context, executor))
+        return Completed(_call(handler, job, context))
     with executor.around(job):
-        return Completed(_call(handler, job, context, executor))
+        return Completed(_call(handler, job, context))
     return SWALLOWED
 
 
-def _run_atomic(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Executor) -> Ending:
+def run_atomic(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Runs) -> Ending:
     """The handler's work and its fenced completion in one transaction: both happen, or neither."""
     try:
         with executor.around(job) if executor.around else nullcontext(), transaction.atomic(using=executor.using):
-            output = _call(handler, job, context, executor)
+            output = _call(handler, job, context)
             services.complete(job, output, using=executor.using)
             return Recorded()
     except ClaimLost as error:
@@ -319,7 +326,7 @@ def _run_atomic(handler: Handler[..., Any], job: Job, context: JobContext | None
     return SWALLOWED
 
 
-def _call(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Executor) -> Any:
+def _call(handler: Handler[..., Any], job: Job, context: JobContext | None) -> Any:
     try:
         output = handler.call(job, context)
     finally:

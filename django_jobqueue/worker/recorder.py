@@ -28,6 +28,34 @@ LOCK_SECONDS = 0.05  # how long a result waits for somebody who has locked its j
 _PLAIN = Failed("")[1:]  # a failure that says nothing of its own about retrying
 
 
+def write_down(job: Job, ending: Ending, using: str) -> services.Failure | None:
+    """Record how one attempt ended, by the verb that is for it; raises what that raises."""
+    if isinstance(ending, Completed):
+        services.complete(job, ending.output, using=using)
+    elif isinstance(ending, Failed):
+        when = ending.retry_after
+        return services.fail(
+            job,
+            ending.error,
+            retry_after=seconds_until(when, using=using) if isinstance(when, datetime) else when,
+            for_good=ending.for_good,
+            reason=ending.reason,
+            using=using,
+        )
+    elif isinstance(ending, Stopped):
+        services.stop(job, ending.text, using=using)
+    elif isinstance(ending, Snoozed):
+        services.give_back(job, ending.text, delay=ending.delay, using=using)
+    return None
+
+
+def tell_finished(job: Job, ending: Ending, seconds: float, failure: services.Failure | None) -> None:
+    """Send the signal that an attempt has ended."""
+    error = ending.error if isinstance(ending, Failed) else None
+    name = "completed" if isinstance(ending, Recorded) else type(ending).__name__.lower()
+    job_finished.send_robust(sender=Job, job=job, ending=name, seconds=seconds, error=error, failure=failure)
+
+
 class Recorder:
     """What a child's handlers have ended with, and what became of that."""
 
@@ -180,21 +208,9 @@ class Recorder:
 
     def _record_alone(self, job: Job, ending: Ending) -> bool:
         try:
-            if isinstance(ending, Failed):
-                when = ending.retry_after
-                failure = services.fail(
-                    job,
-                    ending.error,
-                    retry_after=seconds_until(when, using=self.child.using) if isinstance(when, datetime) else when,
-                    for_good=ending.for_good,
-                    reason=ending.reason,
-                    using=self.child.using,
-                )
+            failure = write_down(job, ending, self.child.using)
+            if failure is not None:
                 self._say_failed(failure)
-            elif isinstance(ending, Stopped):
-                services.stop(job, ending.text, using=self.child.using)
-            elif isinstance(ending, Snoozed):
-                services.give_back(job, ending.text, delay=ending.delay, using=self.child.using)
         except InvalidTransition as error:
             if error.state == JobState.CANCELLING:
                 services.acknowledge_cancellation(job, was_executing=True, using=self.child.using)
@@ -205,12 +221,6 @@ class Recorder:
         except JobQueueError as error:  # the ending makes no sense, but the job must have one
             services.fail(job, error, using=self.child.using)
         return True
-
-    def _tell_finished(self, job: Job, ending: Ending, seconds: float) -> None:
-        error = ending.error if isinstance(ending, Failed) else None
-        name = "completed" if isinstance(ending, Recorded) else type(ending).__name__.lower()
-        failure = self._failures.pop(job.id, None)
-        job_finished.send_robust(sender=Job, job=job, ending=name, seconds=seconds, error=error, failure=failure)
 
     def count(self) -> None:
         """Where the supervisor sees it."""
@@ -226,7 +236,7 @@ class Recorder:
             else:
                 self._done += 1
             if is_told:
-                self._tell_finished(job, ending, seconds)
+                tell_finished(job, ending, seconds, self._failures.pop(job.id, None))
         self.child.asynchronous &= self.child.held.keys()
         self.count()
         if (

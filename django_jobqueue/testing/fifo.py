@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+from operator import attrgetter
+from typing import Any
+
+from ..exceptions import NotOrdered
+from ..models import Job
+from ..services import get_queue
+from ..services.transactions import database
+
+
+def assert_fifo(queue: str, *, using: str | None = None) -> None:
+    """The jobs of each key of an ordered queue ran one after another, in the order they were sent.
+
+    A delayed job may be passed by others, and what was sent by overlapping transactions has no order. Raises
+    ``NotOrdered`` for another queue.
+    """
+    alias = database(using)
+    found = get_queue(queue, using=alias)
+    if not found.is_ordered:
+        raise NotOrdered(found.name, found.policy)
+    jobs = Job.objects.using(alias).in_queue(found.name).order_by("singleton_key", "seq")
+    problems = []
+    for key, lane in groupby(jobs, key=attrgetter("singleton_key")):
+        problems += [f"key {key!r}: {problem}" for problem in _problems(list(lane))]
+    if problems:
+        raise AssertionError(f"The queue {found.name!r} is out of order:\n  " + "\n  ".join(problems))
+
+
+def _problems(lane: list[Job]) -> list[str]:
+    problems = []
+    for earlier in lane:
+        for later in lane:
+            if earlier.seq < later.seq and _passed(earlier, later):
+                problems.append(f"job {later.pk} started before job {earlier.pk}, which was sent first")
+    started = sorted((job for job in lane if job.started_at), key=attrgetter("started_at"))
+    for before, after in pairwise(started):
+        ended: Any = before.finalized_at
+        if ended is None or ended > after.started_at:
+            problems.append(f"job {after.pk} started before job {before.pk} had ended")
+    return problems
+
+
+def _passed(earlier: Job, later: Job) -> bool:
+    """Whether the later one started first, without a right to."""
+    if later.started_at is None or earlier.first_start_after is not None:
+        return False
+    if earlier.sent_xid != later.sent_xid and earlier.sent_xid >= (later.claim_xmin or 0):
+        return False  # it was not there yet
+    if earlier.started_at is None:
+        return earlier.finalized_at is None
+    return earlier.started_at > later.started_at

@@ -1,0 +1,102 @@
+"""An attempt in the calling thread, inside its transaction if it has one: how tests run jobs."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from contextvars import copy_context
+from typing import NamedTuple
+
+from asgiref.sync import async_to_sync
+from django.db import connections, transaction
+from psycopg.pq import TransactionStatus
+
+from .. import handlers, services
+from ..handlers import Handler, JobContext
+from ..models import Job
+from ..services.workers import report_progress
+from ..signals import job_started
+from ..states import FailureReason
+from .endings import Completed, Ending, Failed, judged
+from .executor import Around, around, run_atomic, run_plain
+from .recorder import tell_finished, write_down
+
+
+class Attempt(NamedTuple):
+    """A job that was run, how that ended, and what became of the job if it failed."""
+
+    job: Job
+    ending: Ending
+    failure: services.Failure | None
+
+
+class Inline:
+    """Runs claimed jobs here and now. What a handler breaks of the caller's transaction is mended."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.around: Around | None = around()
+
+    def attempt(self, job: Job) -> Attempt:
+        """Run the handler of a claimed job, and record how it ended."""
+        began = time.monotonic()
+        job_started.send_robust(sender=Job, job=job)
+        handler = handlers.find(job.queue_id, job.name)
+        if handler is None:
+            text = handlers.missing_text(job.queue_id, job.name)
+            ending: Ending = Failed(text, for_good=True, reason=FailureReason.NO_HANDLER)
+        else:
+            ending = self._run(handler, job)
+        failure = write_down(job, ending, self.using)
+        tell_finished(job, ending, time.monotonic() - began, failure)
+        return Attempt(job, ending, failure)
+
+    def _run(self, handler: Handler[..., object], job: Job) -> Ending:
+        context = _Context(job) if handler.takes_context else None
+        run = run_atomic if handler.atomic else self._run_async if handler.is_async else run_plain
+        connection = connections[self.using]
+        savepoint = transaction.savepoint(using=self.using) if connection.in_atomic_block else None
+        try:
+            return copy_context().run(run, handler, job, context, self)
+        except Exception as error:
+            return judged(handler, job, error)
+        finally:
+            if savepoint is not None:
+                self._leave(savepoint)
+            if context is not None and context.said is not None:
+                report_progress([(job, *context.said)], using=self.using)
+
+    def _leave(self, savepoint: str) -> None:
+        """A statement that failed has spoilt the transaction, which a worker would not have: so go back before it."""
+        connection = connections[self.using]
+        raw = connection.connection
+        failed = raw is not None and raw.info.transaction_status == TransactionStatus.INERROR
+        if failed or connection.needs_rollback:
+            connection.needs_rollback = False
+            transaction.savepoint_rollback(savepoint, using=self.using)
+        else:
+            transaction.savepoint_commit(savepoint, using=self.using)
+
+    def _run_async(self, handler: Handler[..., object], job: Job, context: JobContext | None, runs: Inline) -> Ending:
+        async def run() -> Ending:
+            if runs.around is None:
+                return Completed(await awaited(handler, job, context))
+            with runs.around(job):
+                return Completed(await awaited(handler, job, context))
+
+        return async_to_sync(run)()
+
+
+async def awaited(handler: Handler[..., object], job: Job, context: JobContext | None) -> object:
+    """What an async handler returns."""
+    output = handler.call(job, context)
+    return await output if inspect.isawaitable(output) else output
+
+
+class _Context(JobContext):
+    """Keeps what was said last, to be written when the handler has ended: an async one may not wait for that."""
+
+    said: tuple[float, str] | None = None
+
+    def _report(self, fraction: float, text: str) -> None:
+        self.said = (fraction, text)
