@@ -27,7 +27,7 @@ demo: $(VENV)/.demo-installed  ## a shop whose orders run in order per customer,
 # Races and faults are alone on the machine, because they look at the clock.
 test: $(VENV)/.dev-installed  ## every test this machine can run; NO_SKIPS=1: skips are failures
 ifeq ($(strip $(ARGS)),)
-	$(PY) -m pytest -q -n 2 -m "not concurrency and not faults"
+	$(PY) -m pytest -q -n 2 --dist loadgroup -m "not concurrency and not faults"
 	$(PY) -m pytest -q -m "concurrency or faults"
 else
 	$(PY) -m pytest -q $(ARGS)

@@ -189,3 +189,15 @@ class StreamClosed(JobQueueError):
     """The stream has ended."""
 
     code = "stream_closed"
+
+
+class SparkUnavailable(JobQueueError):
+    """PySpark, Java or the executors of a cluster are missing."""
+
+    code = "spark_unavailable"
+
+
+class LakeProblem(JobQueueError):
+    """The lake is not what it should be; nothing was deleted."""
+
+    code = "lake_problem"

@@ -48,11 +48,11 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 class Reader:
-    """Somebody who types in a page from top to bottom."""
+    """Somebody who types in a page from top to bottom, and has these things at hand."""
 
-    def __init__(self, page: Path, settings: ExitStack) -> None:
+    def __init__(self, page: Path, settings: ExitStack, **names: Any) -> None:
         self.page, self.settings = str(page), settings
-        self.names: dict[str, Any] = {"__name__": "page"}
+        self.names: dict[str, Any] = {"__name__": "page", **names}
 
     def run(self, block: Block) -> None:
         getattr(self, f"run_{block.kind}")(block)
@@ -74,8 +74,15 @@ class Reader:
             pytest.fail("".join(said), pytrace=False)
 
 
+def needs_spark(page: Path) -> bool:
+    """Such pages are run by tests/pipeline/test_pages.py."""
+    return "<!-- needs spark -->" in page.read_text()
+
+
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page))], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(blocks(page)) and not needs_spark(page)], ids=lambda page: page.stem
+)
 def test_the_examples_run(page):
     with ExitStack() as settings:
         reader = Reader(page, settings)

@@ -32,7 +32,7 @@ class Code(IntEnum):
 
 MEANINGS = {
     Code.FINE: "done, and nothing to complain about",
-    Code.FOUND: "something was refused or called off; or (blocked, doctor) something was found",
+    Code.FOUND: "something was refused or called off; or (blocked, doctor, audit) something was found",
     Code.WRONG: "wrong usage or bad input; nothing was done",
     Code.MISSING: "there is no such job or queue; nothing was done",
     Code.DATABASE: "the database could not be reached, or refused",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from getpass import getuser
 from typing import Any
 
-from . import acting, looking, mending, timetable
+from . import acting, lake, looking, mending, timetable
 from .answers import Answer
 from .selecting import add_filters, add_selection, job_id
 
@@ -21,6 +21,7 @@ class Subcommand:
     run: Callable[..., Answer]
     arguments: Arguments
     asks: bool = False  # gets a function that asks the operator
+    tells: bool = False  # gets a function that tells how far it has come
 
 
 def this_user() -> str:
@@ -158,6 +159,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "pause": Subcommand("hand out no more jobs of a queue", acting.pause, _queue),
     "resume": Subcommand("hand out jobs of a queue again", acting.resume, _queue),
     "maintain": Subcommand("expire, recover, clean up: one pass", acting.maintain, _maintain),
+    "archive": Subcommand("finished jobs into the lake", lake.archive, lake.archive_arguments, asks=True, tells=True),
+    "restore": Subcommand("send archived jobs again", lake.restore, lake.restore_arguments, asks=True, tells=True),
+    "audit": Subcommand("prove that keys kept their order", lake.audit, lake.audit_arguments, tells=True),
     "doctor": Subcommand("find what is wrong, and mend it", mending.doctor, _doctor),
 }
 

@@ -8,7 +8,7 @@ from .adjust import reschedule, set_visibility, touch
 from .asynchronous import acancel, aget_job, asend, asend_many
 from .backlogs import warn_backlogs
 from .batches import Finished, finish_many
-from .bulk import send_many
+from .bulk import Source, send_again, send_many
 from .failing import Failure
 from .fetch import Bookmark, fetch
 from .finish import (
@@ -37,7 +37,7 @@ from .recover import (
     recover_lost,
     reset_running,
 )
-from .retention import cleanup
+from .retention import cleanup, delete_archived
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import send
 from .workers import stop_worker
@@ -49,6 +49,7 @@ __all__ = [
     "Finished",
     "Minute",
     "Outcome",
+    "Source",
     "Stats",
     "acancel",
     "acknowledge_cancellation",
@@ -65,6 +66,7 @@ __all__ = [
     "create_queue",
     "create_schedule",
     "delete",
+    "delete_archived",
     "delete_queue",
     "expire",
     "fail",
@@ -86,6 +88,7 @@ __all__ = [
     "retry",
     "run_schedule",
     "send",
+    "send_again",
     "send_due",
     "send_many",
     "set_visibility",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import IntegrityError, connections, transaction
@@ -39,9 +39,34 @@ def send_many(
     ``DuplicateJob`` when a policy's slot is taken. With ``on_duplicate="ignore"`` such an item's place holds ``None``,
     with ``"return"`` the id of the job in the way.
     """
-    using, queue = database(using), named(queue)
     check_on_duplicate(on_duplicate)
+    return _send_many(queue, check_items(items), on_duplicate, using)
+
+
+class Source(NamedTuple):
+    """The job that a new one is made from."""
+
+    id: UUID
+    queue: str
+    key: str
+
+
+def send_again(
+    queue: str, items: Iterable[Mapping[str, Any]], sources: Sequence[Source], *, using: str | None = None
+) -> list[UUID | None]:
+    """Store jobs that were there before, as new jobs that name the one each is made from: what a restore calls.
+
+    Items are those of :func:`send_many`, one for each source; what is in the way is passed over, and its place holds
+    ``None``. Raises what :func:`send_many` raises.
+    """
     jobs = check_items(items)
+    for job, source in zip(jobs, sources, strict=True):
+        job.source = source
+    return _send_many(queue, jobs, "ignore", using)
+
+
+def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using: str | None) -> list[UUID | None]:
+    using, queue = database(using), named(queue)
     stored = check_target(queue, jobs, using)
     if not jobs:
         return []
@@ -72,6 +97,7 @@ _STORED = (
 )  # fmt: skip
 _TIMED = ("start_after", "first_start_after", "throttle_slot")
 _NUMBERED = ("seq", "position")
+_SOURCE = ("source_id", "source_queue", "source_key")
 _AT_ONCE = 500
 
 _Stored = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]  # columns and rows
@@ -106,14 +132,18 @@ def _columns_and_rows(queue: Queue, jobs: list[Checked], using: str, *, births: 
     timed = any(job.delay or job.start_after or job.throttle_seconds for job in jobs)
     now = rows(using, "SELECT clock_timestamp()")[0][0] if timed else None
     holds = _births(queue, jobs, now) if births else (_until(job, now) for job in jobs)
-    plain = _rows(queue, jobs, holds)
-    columns = _STORED
+    columns, stored = _STORED, _rows(queue, jobs, holds)
     if jobs and jobs[0].carried:
-        columns, plain = (*columns, "carried"), ((*row, job.carried) for row, job in zip(plain, jobs, strict=True))
-    if now is None:
-        return columns, plain
-    timed_rows = (row + _times(job, now) for row, job in zip(plain, jobs, strict=True))
-    return columns + _TIMED, timed_rows
+        columns, stored = (*columns, "carried"), _wider(stored, ((job.carried,) for job in jobs))
+    if now is not None:
+        columns, stored = columns + _TIMED, _wider(stored, (_times(job, now) for job in jobs))
+    if any(job.source for job in jobs):
+        columns, stored = columns + _SOURCE, _wider(stored, (job.source or (None, "", "") for job in jobs))
+    return columns, stored
+
+
+def _wider(stored: Iterable[tuple[Any, ...]], more: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    return (row + tuple(further) for row, further in zip(stored, more, strict=True))
 
 
 def _rows(queue: Queue, jobs: list[Checked], holds: Iterable[str | None]) -> Iterator[tuple[Any, ...]]:

@@ -38,6 +38,7 @@ class Checked:
     throttle_seconds: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     carried: str | None = None
+    source: tuple[UUID, str, str] | None = None  # the job it is made from, its queue and its key
 
 
 def check_values(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
@@ -14,7 +14,9 @@ from django.db.models.functions import Greatest
 from ..conf import get_settings
 from ..exceptions import InvalidOption
 from ..expressions import Seconds, StatementTimestamp
+from ..identifiers import as_uuid
 from ..models import Job
+from ..options import check_moment
 from ..policies import ORDERED
 from ..querysets import JobQuerySet
 from ..states import BLOCKING, Hold, JobState
@@ -22,9 +24,9 @@ from . import statements
 from .lanes import chunks, leaves_of
 from .moves import lock
 from .operate import _delete_rows
-from .queues import check_exists
+from .queues import check_exists, named
 from .sweeps import AT_ONCE, Bounds, bounds, queues_with
-from .transactions import database, in_transaction, rows
+from .transactions import database, execute, in_transaction, rows
 
 DELETED_AT_ONCE = 1_000
 LOOKED_AT_ONCE = 2_000
@@ -97,6 +99,21 @@ def _delete_older(using: str, name: str | None, ttl: timedelta, limits: Bounds) 
         if len(ids) < AT_ONCE:
             break
         last = ids[-1]
+    return deleted
+
+
+def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, using: str | None = None) -> int:
+    """Delete finished jobs that the archive has verified, each given with the time it ended; return how many.
+
+    One that was given another attempt meanwhile, blocks a key, or is in somebody's hands stays. Raises
+    ``InvalidOption`` for what is no id or no time.
+    """
+    using, queue = database(using), named(queue)
+    pairs = [(as_uuid(id), check_moment(ended, option="finalized_at")) for id, ended in jobs]
+    statement, deleted = statements.at(leaves_of(using, [queue])[queue], statements.DELETE_ARCHIVED), 0
+    for some in chunks(pairs, DELETED_AT_ONCE):
+        params = {"queue": queue, "ids": [id for id, _ in some], "ended": [ended for _, ended in some]}
+        deleted += in_transaction(using, partial(execute, using, statement, params))
     return deleted
 
 

@@ -453,6 +453,19 @@ gone AS (DELETE FROM {LEAF} j USING old WHERE j.ctid = old.tid RETURNING j.delet
 SELECT count(*), max(delete_at)::text FROM gone
 """
 
+# What the archive has verified. Found by id and by the time each ended: a job that was given another attempt meanwhile
+# stays. Like the rows above, these block no lane, so no key is locked.
+DELETE_ARCHIVED = f"""
+WITH archived AS MATERIALIZED (
+    SELECT m.tid FROM unnest(%(ids)s::uuid[], %(ended)s::timestamptz[]) u(id, ended)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM {LEAF}
+        WHERE id = u.id AND queue_id = %(queue)s AND finalized_at = u.ended
+            AND state IN {listed(FINAL)} AND NOT ({IS_BLOCKING})
+        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
+DELETE FROM {LEAF} j USING archived WHERE j.ctid = archived.tid
+"""
+
 # No index knows how long each waiting job is kept, and one more would cost every send. So they are looked through, a
 # bounded number at a time, along the index of the fetch, whose front are the oldest of each priority.
 _KEPT_LONG_ENOUGH = f"GREATEST(created_at, start_after) + retention_seconds * interval '1 second' <= {NOW}"

@@ -23,7 +23,7 @@ SOURCES = "\n".join(path.read_text() for path in DOCTOR.glob("*.py"))
 COMMON = {"--json", "--database"}
 NAMED = {
     "list", "show", "send", "retry", "skip", "cancel", "delete", "purge", "blocked", "why", "pause", "resume", "stats",
-    "workers", "schedules", "maintain", "doctor",
+    "workers", "schedules", "maintain", "doctor", "archive", "restore", "audit",
 }  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def test_every_flag_of_a_subcommand_is_explained(name):
     assert set(re.findall(r"--[a-z-]+", section(name))) <= has, "and none is explained that does not exist"
 
 
-@pytest.mark.parametrize("name", ("retry", "skip", "cancel", "delete", "purge"))
+@pytest.mark.parametrize("name", ("retry", "skip", "cancel", "delete", "purge", "archive", "restore"))
 def test_what_destroys_can_be_tried_dry(name):
     assert "--dry-run" in flags(parsers()[name])
 

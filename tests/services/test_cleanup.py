@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidOption
@@ -229,3 +230,25 @@ def test_an_age_is_more_than_zero(queue, ttl):  # B14
     with pytest.raises(InvalidOption, match="ttl"):
         services.cleanup(ttl=ttl)
     assert Job.objects.count() == 1
+
+
+# ---------------------------------------------------------------------------------------------- what was archived
+
+
+def test_an_archived_job_goes_only_if_it_is_still_what_was_archived(queue, fifo_queue):
+    ended = timezone.now() - timedelta(days=1)
+    job = JobFactory(queue=queue, state=JobState.FAILED, finalized_at=ended)
+    blocking = JobFactory(queue=fifo_queue, state=JobState.FAILED, finalized_at=ended)
+
+    assert services.delete_archived(queue.name, [(job.pk, ended - timedelta(microseconds=1))]) == 0
+    assert services.delete_archived(fifo_queue.name, [(blocking.pk, ended)]) == 0
+    assert services.delete_archived("other", [(job.pk, ended)]) == 0
+    assert left() == {job.pk, blocking.pk}
+
+    assert services.delete_archived(queue.name, [(str(job.pk), ended)]) == 1
+    assert left() == {blocking.pk}
+
+
+def test_an_archived_job_without_its_time_is_refused(queue):
+    with pytest.raises(InvalidOption, match="expected a datetime"):
+        services.delete_archived(queue.name, [(JobFactory(queue=queue).pk, "yesterday")])  # type: ignore[list-item]

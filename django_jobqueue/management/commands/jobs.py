@@ -12,6 +12,7 @@ from django.db import DatabaseError, InterfaceError, ProgrammingError, connectio
 
 from ...console.answers import MEANINGS, Answer, Code, as_json, one_line
 from ...console.subcommands import SUBCOMMANDS, add_subcommands
+from ...console.telling import Telling
 from ...exceptions import DuplicateJob, InvalidTransition, JobNotFound, JobQueueError, QueueNotFound
 from ...services.transactions import database
 
@@ -55,6 +56,8 @@ class Command(BaseCommand):
         more: dict[str, Any] = {}
         if subcommand.asks:
             more["confirm"] = lambda question: bool(options.get("yes")) or self._confirm(question)
+        if subcommand.tells:
+            more["tell"] = Telling(self.stderr)
         return subcommand.run(options, self.style, using, **more)
 
     def _confirm(self, question: str) -> bool:

@@ -1,0 +1,179 @@
+"""The subcommands that need Spark: archive, restore, audit. It is looked for only when one of them runs."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError
+from dataclasses import asdict
+from datetime import datetime
+from importlib import import_module
+from typing import Any
+
+from django.core.management.color import Style
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import get_current_timezone, is_naive
+
+from ..exceptions import SparkUnavailable
+from .acting import CALLED_OFF, Confirm, seconds
+from .answers import Answer, Code, facts, plural, table
+from .selecting import job_id
+from .telling import Telling
+
+SHOWN = 20
+
+
+def _pipeline(module: str) -> Any:
+    """The rest of the package must work without the extra, so nothing imports the pipeline by its name."""
+    try:
+        return import_module(f"django_jobqueue.pipeline.{module}")
+    except ImportError as error:
+        raise SparkUnavailable(
+            f"This needs the extra 'spark': {error}.", hint="Install it: pip install 'django-jobqueue[spark]'."
+        ) from error
+
+
+def moment(text: str) -> datetime:
+    """For argparse: ``2026-11-16`` or ``2026-11-16T08:30``, in the current time zone unless it names one."""
+    try:
+        found = parse_datetime(text if len(text) > 10 else f"{text}T00:00")
+    except ValueError:
+        found = None
+    if found is None:
+        raise ArgumentTypeError(f"expected a date or a time like 2026-11-16T08:30, got {text[:40]!a}")
+    return found.replace(tzinfo=get_current_timezone()) if is_naive(found) else found
+
+
+def _where(parser: ArgumentParser) -> None:
+    parser.add_argument("--lake", metavar="PATH", help="where the lake lies (default: JOBQUEUE['LAKE'])")
+    parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*,4], or as spark-submit says)")
+
+
+def _trying(parser: ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
+    parser.add_argument("--yes", action="store_true", help="do not ask, also on a terminal")
+
+
+# ----------------------------------------------------------------------------------------------------------- archive
+
+
+def archive_arguments(parser: ArgumentParser) -> None:
+    _where(parser)
+    older = "only jobs that ended that long ago: 90, 5m, 2h, 30d (default 7d)"
+    parser.add_argument("--older-than", metavar="TIME", type=seconds, default=7 * 86_400.0, help=older)
+    parser.add_argument("--queue", metavar="NAME", action="append", help="only of this queue; may be repeated")
+    parser.add_argument(
+        "--without", metavar="COLUMNS", default="", help="leave these out of the lake: data,output,error"
+    )
+    _trying(parser)
+
+
+def archive(options: dict[str, Any], style: Style, using: str, confirm: Confirm, tell: Telling) -> Answer:
+    """Write old finished jobs to the lake, verify them, delete them from PostgreSQL."""
+    archiving = _pipeline("archiving")
+    queues, older_than = options["queue"] or (), options["older_than"]
+    without = archiving.check_without(filter(None, map(str.strip, options["without"].split(","))))
+    lake = _pipeline("lake").lake_path(options["lake"])
+    if options["dry_run"]:
+        cutoff, number = archiving.archivable(using, older_than, queues)
+        document = {"dry_run": True, "lake": lake, "cutoff": cutoff, "number": number}
+        return Answer(
+            document, f"Would archive {plural(number, 'job')} that ended before {cutoff:%Y-%m-%d %H:%M:%S %Z}."
+        )
+    if not confirm(f"Write finished jobs to {lake} and delete them from the database?"):
+        return CALLED_OFF
+    done = archiving.archive_jobs(
+        lake=lake, older_than=older_than, queue=queues, without=without, master=options["master"], tell=tell,
+        using=using,
+    )  # fmt: skip
+    tell.end()
+    document = {"dry_run": False, "lake": lake, **asdict(done)}
+    if done.busy:
+        return Answer(document, "Another archive of this database is at it just now; nothing was done.", Code.FOUND)
+    return Answer(document, _archived(done, style))
+
+
+def _archived(done: Any, style: Style) -> str:
+    pairs = [
+        ("archived", plural(done.written, "job")),
+        ("deleted", plural(done.deleted, "job")),
+        ("in use, left for the next", plural(done.kept, "job") if done.kept else ""),
+        ("run", done.run),
+        ("ended before", done.cutoff),
+        ("resumed", done.resumed_runs),
+        ("removed, not verified", done.removed_runs),
+    ]
+    return facts(pairs, style)
+
+
+# ----------------------------------------------------------------------------------------------------------- restore
+
+
+def restore_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="the archived job")
+    _where(parser)
+    parser.add_argument("--queue", metavar="NAME", help="of this queue")
+    parser.add_argument("--state", metavar="STATE", action="append", help="in this state; may be repeated")
+    parser.add_argument("--key", metavar="KEY", help="with this singleton key")
+    parser.add_argument("--handler", metavar="NAME", help="for the handler of this name")
+    parser.add_argument("--since", metavar="TIME", type=moment, help="ended then or later")
+    parser.add_argument("--until", metavar="TIME", type=moment, help="ended before that")
+    parser.add_argument("--limit", metavar="N", type=int, help="at most N of them, the oldest")
+    parser.add_argument("--to", metavar="QUEUE", help="send them to this queue (default: the one they were in)")
+    parser.add_argument("--again", action="store_true", help="also those that were restored before")
+    _trying(parser)
+
+
+def restore(options: dict[str, Any], style: Style, using: str, confirm: Confirm, tell: Telling) -> Answer:
+    """Send archived jobs again, as new jobs that name their origin."""
+    restoring = _pipeline("restoring")
+    if not options["dry_run"] and not confirm("Send the chosen archived jobs again?"):
+        return CALLED_OFF
+    done = restoring.restore_jobs(
+        ids=options["ids"], queue=options["queue"], state=options["state"] or (), key=options["key"],
+        name=options["handler"], finalized_after=options["since"], finalized_before=options["until"],
+        limit=options["limit"], to=options["to"], again=options["again"], dry_run=options["dry_run"],
+        lake=options["lake"], master=options["master"], tell=tell, using=using,
+    )  # fmt: skip
+    tell.end()
+    document = {
+        "dry_run": options["dry_run"],
+        "found": done.found,
+        "sent": {str(origin): str(new) for origin, new in done.sent.items()},
+        "refused": done.refused,
+    }
+    if options["dry_run"]:
+        return Answer(document, f"Would send {plural(done.found, 'job')} again.")
+    lines = [f"Sent {plural(len(done.sent), 'job')} again."]
+    lines += [f"  {new} from {origin}" for origin, new in list(done.sent.items())[:SHOWN]]
+    if done.refused:
+        lines.append(
+            f"Refused {plural(len(done.refused), 'job')}: sent again before, or there is no place for them now."
+        )
+    return Answer(document, "\n".join(lines), Code.FOUND if done.refused else Code.FINE)
+
+
+# ------------------------------------------------------------------------------------------------------------- audit
+
+
+def audit_arguments(parser: ArgumentParser) -> None:
+    _where(parser)
+    parser.add_argument("--queue", metavar="NAME", action="append", help="only of this queue; may be repeated")
+
+
+def audit(options: dict[str, Any], style: Style, using: str, tell: Telling) -> Answer:
+    """Prove over lake and live table that each key kept its order, or list who broke it."""
+    auditing = _pipeline("auditing")
+    found = auditing.audit_order(
+        lake=options["lake"], queue=options["queue"] or (), master=options["master"], tell=tell, using=using
+    )
+    tell.end()
+    looked = f"{plural(found.jobs, 'job')} of {plural(found.keys, 'key')}"
+    if not found.number:
+        return Answer(asdict(found), f"{looked}: every key kept its order.")
+    head = ("breach", "queue", "key", "job", "from", "until", "other job", "began")
+    rows = [
+        [one["kind"], one["queue"], one["singleton_key"], one["first_id"], one["first_from"], one["first_until"],
+         one["second_id"], one["second_from"]]
+        for one in found.breaches[:SHOWN]
+    ]  # fmt: skip
+    text = f"{looked}: {plural(found.number, 'breach', 'breaches')}.\n{table(head, rows, style)}"
+    return Answer(asdict(found), text, Code.FOUND)

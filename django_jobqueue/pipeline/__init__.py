@@ -1,0 +1,58 @@
+"""The queue's past as a lake of Parquet files, by PySpark (extra ``spark``).
+
+Nothing is imported before it is asked for: Spark's own processes load this package to find the data source, and there
+Django is not set up.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .archiving import Archived, archive_jobs
+    from .auditing import Audit, audit_order
+    from .lake import JOB_SCHEMA, Lake, read_lake
+    from .order import breaches_of_order
+    from .reading import job_snapshot, read_jobs, register
+    from .restoring import Restored, restore_jobs
+    from .session import spark_session
+
+_PLACES = {
+    "Archived": "archiving",
+    "Audit": "auditing",
+    "JOB_SCHEMA": "lake",
+    "Lake": "lake",
+    "Restored": "restoring",
+    "archive_jobs": "archiving",
+    "audit_order": "auditing",
+    "breaches_of_order": "order",
+    "job_snapshot": "reading",
+    "read_jobs": "reading",
+    "read_lake": "lake",
+    "register": "reading",
+    "restore_jobs": "restoring",
+    "spark_session": "session",
+}
+__all__ = [
+    "JOB_SCHEMA",
+    "Archived",
+    "Audit",
+    "Lake",
+    "Restored",
+    "archive_jobs",
+    "audit_order",
+    "breaches_of_order",
+    "job_snapshot",
+    "read_jobs",
+    "read_lake",
+    "register",
+    "restore_jobs",
+    "spark_session",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,268 @@
+"""The archive: finished jobs into the lake, read back, and only then deleted from PostgreSQL.
+
+Wherever it is killed, each job is in PostgreSQL or in a verified run, or in both, and the next archive goes on. Rows
+are deleted by what a verified run holds, one by one with the time at which each ended, so nothing that was missed or
+has changed is lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import psycopg
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType
+
+from .. import services
+from ..exceptions import InvalidOption, LakeProblem
+from ..models import Maintenance
+from ..options import YEAR, check_seconds
+from ..services import statements
+from ..services.queues import check_exists
+from ..services.transactions import database, rows
+from ..states import FINAL
+from ..statistics import CATCH_UP
+from .datasource import COLUMNS
+from .lake import DONE, JOB_SCHEMA, PARTITIONED_BY, VERIFIED, Lake, Proof, Started, proof
+from .progress import Progress, Tell, tell_nobody, watched
+from .reading import kept_open, load
+from .session import spark_session
+
+OLDER_THAN = timedelta(days=7)
+AT_ONCE = 1_000
+CAN_BE_LEFT_OUT = ("data", "output", "error", "attempts", "note", "carried")
+ARCHIVABLE = f"state IN {statements.listed(FINAL)} AND NOT ({statements.IS_BLOCKING})"
+_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('jobqueue archive', 0))"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Archived:
+    """What an archive did: ``kept`` jobs are in the lake, and changed or were in use before they could be deleted."""
+
+    run: str = ""
+    cutoff: datetime | None = None
+    written: int = 0
+    deleted: int = 0
+    kept: int = 0
+    removed_runs: list[str] = field(default_factory=list)  # they were not verified
+    resumed_runs: list[str] = field(default_factory=list)  # they were, but not done
+    busy: bool = False  # another archive of this database was at it, so nothing was done
+
+
+def archive_jobs(
+    *,
+    lake: str | None = None,
+    older_than: float | timedelta = OLDER_THAN,
+    queue: str | Iterable[str] = (),
+    without: Iterable[str] = (),
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    tell: Tell = tell_nobody,
+    using: str | None = None,
+) -> Archived:
+    """Write finished jobs that ended longer ago than ``older_than`` to the lake, verify them, delete them.
+
+    Never one that blocks a key. ``without`` leaves columns out of the lake: ``data``, ``output``, ``error``,
+    ``attempts``, ``note``, ``carried``. If another archive of this database is at it, nothing is done. Raises
+    ``InvalidOption``, ``QueueNotFound``, ``SparkUnavailable`` and ``LakeProblem``; whatever it raises, nothing is lost.
+    """
+    using = database(using)
+    wish = _Wish(
+        seconds=check_seconds(older_than, option="older_than", minimum=0, maximum=100 * YEAR),
+        queues=[check_exists(one, using).name for one in ([queue] if isinstance(queue, str) else queue)],
+        without=check_without(without),
+        using=using,
+    )
+    if spark is not None:
+        return _archive(Lake(spark, lake), wish, tell)
+    with spark_session(master) as own:
+        return _archive(Lake(own, lake), wish, tell)
+
+
+def archivable(using: str, older_than: float | timedelta, queues: Iterable[str] = ()) -> tuple[datetime, int]:
+    """The cut-off that an archive would have now, and how many jobs it would take."""
+    cutoff = _cutoff(using, check_seconds(older_than, option="older_than", minimum=0, maximum=100 * YEAR))
+    names = [check_exists(one, using).name for one in queues]
+    only = "AND queue_id = ANY(%s)" if names else ""
+    sql = f"SELECT count(*) FROM jobqueue_job WHERE {ARCHIVABLE} AND finalized_at < %s {only}"
+    return cutoff, rows(using, sql, [cutoff, *([names] if names else [])])[0][0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    seconds: float
+    queues: list[str]
+    without: list[str]
+    using: str
+
+
+def check_without(names: Iterable[str]) -> list[str]:
+    found = list(dict.fromkeys(names))
+    for name in found:
+        if name not in CAN_BE_LEFT_OUT:
+            raise InvalidOption(
+                "without", f"{name!r} cannot be left out", hint=f"These can: {', '.join(CAN_BE_LEFT_OUT)}."
+            )
+    return found
+
+
+def _archive(lake: Lake, wish: _Wish, tell: Tell) -> Archived:
+    result = Archived()
+    with _only_one(wish.using) as still:
+        if still is None:
+            result.busy = True
+            return result
+        _tidy(lake, wish.using, still, tell, result)
+        result.cutoff = _cutoff(wish.using, wish.seconds)
+        started = lake.begin(identity(wish.using), result.cutoff, wish.queues, wish.without)
+        written = _write(lake, started, wish.using, tell)
+        tell(Progress("written"))
+        if not written.rows:
+            lake.remove(started.run)
+            return result
+        _verify(lake, started, written, tell)
+        tell(Progress("verified"))
+        result.run, result.written = started.run, written.rows
+        _delete(lake, started.run, written.rows, wish.using, still, tell, result)
+    return result
+
+
+# ----------------------------------------------------------------------------------------------------- one at a time
+
+
+class _Still:
+    """Whether the lock is still ours. It is asked before deletes, because a lost connection gives it to another."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def check(self) -> None:
+        try:
+            self.connection.execute("SELECT 1")
+        except psycopg.Error as error:
+            raise LakeProblem(
+                "The connection that kept other archives away was lost; nothing more was deleted.",
+                hint="Run the archive again: it goes on where this one stopped.",
+            ) from error
+
+
+@contextmanager
+def _only_one(using: str) -> Iterator[_Still | None]:
+    """A lock of a transaction that stays open; ``None`` if another archive has it.
+
+    Unlike a lock of the session it also holds behind a pooler. The transaction has no snapshot while it is idle, so
+    it keeps no dead rows alive.
+    """
+    with kept_open(using, psycopg.IsolationLevel.READ_COMMITTED) as connection:
+        found = connection.execute(_LOCK).fetchone()
+        yield _Still(connection) if found and found[0] else None
+
+
+def identity(using: str) -> str:
+    """Which database this is, so that an archive never touches unfinished runs of another one."""
+    sql = "SELECT system_identifier::text || '/' || current_database() FROM pg_control_system()"
+    return str(rows(using, sql)[0][0])
+
+
+# ------------------------------------------------------------------------------------------------------- what is old
+
+
+def _cutoff(using: str, seconds: float) -> datetime:
+    """By the database's clock; not before the statistics have counted the minute, if they are up to date."""
+    sql = "SELECT statement_timestamp(), statement_timestamp() - %s * interval '1 second'"
+    now: datetime
+    cutoff: datetime
+    ((now, cutoff),) = rows(using, sql, [seconds])
+    counted = Maintenance.objects.using(using).values_list("counted_until", flat=True).first()
+    return min(cutoff, counted) if counted is not None and counted > now - CATCH_UP else cutoff
+
+
+def _finished(spark: SparkSession, started: Started, using: str) -> DataFrame:
+    options = {
+        "columns": json.dumps(list(COLUMNS)),
+        "queue": json.dumps(started.queues) if started.queues else "",
+        "finalized_before": started.cutoff,
+    }
+    jobs = load(spark, options, using=using, condition=ARCHIVABLE)
+    for name in started.without:
+        jobs = jobs.withColumn(name, F.lit(None).cast(StringType()))
+    left_out = F.array(*map(F.lit, started.without)).cast(ArrayType(StringType()))
+    return jobs.withColumn("without", left_out).select(*JOB_SCHEMA.fieldNames())
+
+
+# ----------------------------------------------------------------------------------------- write, read back, delete
+
+
+def _write(lake: Lake, started: Started, using: str, tell: Tell) -> Proof:
+    seen = Observation()
+    jobs = _finished(lake.spark, started, using).observe(seen, *proof())
+    with watched(lake.spark, "writing", tell):
+        jobs.write.mode("append").partitionBy(*PARTITIONED_BY).parquet(lake.folder(started.run))
+    return Proof(**seen.get)
+
+
+def _verify(lake: Lake, started: Started, written: Proof, tell: Tell) -> None:
+    """Read every column of every row back from where it was written, and compare."""
+    with watched(lake.spark, "verifying", tell):
+        (found,) = lake.read_run(started.run).agg(*proof(), F.count_distinct("id").alias("ids")).collect()
+    read = Proof(found["rows"], found["digest"])
+    if read != written or found["ids"] != written.rows:
+        raise LakeProblem(
+            f"Run {started.run} is not what was written: {written.rows} jobs ({written.digest}) went in, "
+            f"{read.rows} ({read.digest}) with {found['ids']} ids came out.",
+            hint="Nothing was deleted. Run the archive again; if it happens again, look at the disk.",
+        )
+    lake.mark(started.run, VERIFIED, asdict(started) | asdict(written))
+
+
+def _delete(lake: Lake, run: str, expected: int, using: str, still: _Still, tell: Tell, result: Archived) -> None:
+    seen = deleted = 0
+    for queue, some in _in_batches(lake.read_run(run)):
+        still.check()
+        deleted += services.delete_archived(queue, some, using=using)
+        seen += len(some)
+        tell(Progress("deleting", seen, expected, "jobs"))
+    if seen != expected:
+        raise LakeProblem(f"Run {run} held {expected} jobs when it was verified, and now {seen}.")
+    lake.mark(run, DONE, {"run": run, "deleted": deleted, "kept": seen - deleted})
+    result.deleted += deleted
+    result.kept += seen - deleted
+
+
+def _in_batches(jobs: DataFrame) -> Iterator[tuple[str, list[tuple[str, datetime]]]]:
+    """Ids with the time each ended, of one queue at a time: files hold one queue each."""
+    chosen = jobs.select("queue", "id", F.unix_micros("finalized_at").alias("ended"))
+    found = chosen.toLocalIterator(prefetchPartitions=True)
+    rest: dict[str, list[tuple[str, datetime]]] = {}
+    while some := list(islice(found, 10 * AT_ONCE)):
+        for queue, id, ended in some:
+            batch = rest.setdefault(queue, [])
+            batch.append((id, _EPOCH + timedelta(microseconds=ended)))
+            if len(batch) == AT_ONCE:
+                yield queue, rest.pop(queue)
+    yield from rest.items()
+
+
+def _tidy(lake: Lake, using: str, still: _Still, tell: Tell, result: Archived) -> None:
+    """Remove what earlier runs of this database did not verify, and delete what they verified and did not delete."""
+    ours = identity(using)
+    for run in lake.runs():
+        if lake.has(run, DONE):
+            continue
+        if lake.has(run, VERIFIED):
+            document = lake.marked(run, VERIFIED)
+            if document["database"] == ours:
+                _delete(lake, run, document["rows"], using, still, tell, result)
+                result.resumed_runs.append(run)
+        elif (started := lake.started(run)) is None or started.database == ours:
+            still.check()
+            lake.remove(run)
+            result.removed_runs.append(run)

@@ -1,0 +1,188 @@
+"""Sending archived jobs again, as new jobs that name their origin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid5
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from .. import services
+from ..exceptions import InvalidOption, JobNotFound
+from ..identifiers import as_uuid, uuid7
+from ..options import check_moment, check_state
+from ..services.bulk import Source
+from ..services.lanes import chunks
+from ..services.queues import check_exists, named
+from ..services.transactions import database
+from .lake import Lake
+from .progress import Progress, Tell, tell_nobody, watched
+from .session import spark_session
+
+AT_ONCE = 1_000
+MOST = 100_000  # they pass through this process
+_COLUMNS = ("id", "queue", "name", "singleton_key", "group_key", "priority", "tags", "data", "seq", "without")
+
+
+@dataclass(slots=True)
+class Restored:
+    """The origin of each new job and its id; ``refused`` origins were sent again before, or have no place now."""
+
+    sent: dict[UUID, UUID] = field(default_factory=dict)
+    refused: list[UUID] = field(default_factory=list)
+    found: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which archived jobs are meant: all conditions together."""
+
+    ids: tuple[UUID, ...] = ()
+    queue: str | None = None
+    state: tuple[str, ...] = ()
+    key: str | None = None
+    name: str | None = None
+    finalized_after: datetime | None = None
+    finalized_before: datetime | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        chosen_by = (self.ids, self.queue, self.state, self.key, self.name, self.finalized_after, self.finalized_before)
+        if all(one in (None, ()) for one in chosen_by):
+            raise InvalidOption("ids", "restore needs ids or filters")
+        for moment in (self.finalized_after, self.finalized_before):
+            if moment is not None:
+                check_moment(moment, option="finalized_at")
+        for state in self.state:
+            check_state(state)
+        if self.limit is not None and self.limit < 1:
+            raise InvalidOption("limit", f"expected 1 or more, got {self.limit}")
+
+
+def restore_jobs(
+    *,
+    ids: Iterable[UUID | str] = (),
+    queue: str | None = None,
+    state: Iterable[str] = (),
+    key: str | None = None,
+    name: str | None = None,
+    finalized_after: datetime | None = None,
+    finalized_before: datetime | None = None,
+    limit: int | None = None,
+    to: str | None = None,
+    again: bool = False,
+    dry_run: bool = False,
+    lake: str | None = None,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    tell: Tell = tell_nobody,
+    using: str | None = None,
+) -> Restored:
+    """Send archived jobs again, in the order in which they were sent, to their queue or to ``to``.
+
+    Each is a new job with the options its queue has now, and names its origin in ``source_id``, ``source_queue`` and
+    ``source_key``. Repeating it sends nothing twice while the first copy is there, unless ``again`` says so. Raises
+    ``InvalidOption``, also when the data was left out of the lake, ``JobNotFound``, ``QueueNotFound``,
+    ``SparkUnavailable`` and ``LakeProblem``.
+    """
+    using = database(using)
+    target = None if to is None else check_exists(to, using).name
+    choice = Choice(
+        ids=tuple(as_uuid(one) for one in ids),
+        queue=None if queue is None else named(queue),
+        state=tuple(state),
+        key=key,
+        name=name,
+        finalized_after=finalized_after,
+        finalized_before=finalized_before,
+        limit=limit,
+    )
+    if spark is None:
+        with spark_session(master) as own:
+            rows = _collected(own, Lake(own, lake), choice, tell)
+    else:
+        rows = _collected(spark, Lake(spark, lake), choice, tell)
+    _check(rows, choice, target, using)
+    restored = Restored(found=len(rows))
+    if not dry_run:
+        _send(rows, target, again, restored, tell, using)
+    return restored
+
+
+def chosen(jobs: DataFrame, choice: Choice) -> DataFrame:
+    """The archived jobs that are meant, in the order of their sends."""
+    if choice.ids:
+        jobs = jobs.where(F.col("id").isin(*map(str, choice.ids)))
+    for column, value in (("queue", choice.queue), ("singleton_key", choice.key), ("name", choice.name)):
+        if value is not None:
+            jobs = jobs.where(F.col(column) == value)
+    if choice.state:
+        jobs = jobs.where(F.col("state").isin(*choice.state))
+    if choice.finalized_after is not None:
+        jobs = jobs.where(F.col("finalized_at") >= F.lit(choice.finalized_after))
+    if choice.finalized_before is not None:
+        jobs = jobs.where(F.col("finalized_at") < F.lit(choice.finalized_before))
+    return jobs.select(*_COLUMNS).orderBy("seq").limit(choice.limit or MOST + 1)
+
+
+def _collected(spark: SparkSession, lake: Lake, choice: Choice, tell: Tell) -> list[Row]:
+    with watched(spark, "reading", tell):
+        return chosen(lake.read(), choice).collect()
+
+
+def _check(rows: list[Row], choice: Choice, target: str | None, using: str) -> None:
+    """Before anything is sent."""
+    if len(rows) > MOST:
+        raise InvalidOption(
+            "limit", f"more than {MOST:,} jobs are meant", hint="Restore them in parts: --limit, --queue."
+        )
+    missing = set(choice.ids) - {UUID(row.id) for row in rows}
+    if missing and choice.limit is None:
+        raise JobNotFound(sorted(missing))
+    redacted = [row.id for row in rows if "data" in (row.without or ())]
+    if redacted:
+        raise InvalidOption(
+            "ids", f"the data of {len(redacted)} of them was left out of the lake, for example {redacted[0]}"
+        )
+    for queue in {row.queue for row in rows} if target is None else ():
+        check_exists(queue, using)
+
+
+def _send(rows: list[Row], target: str | None, again: bool, restored: Restored, tell: Tell, using: str) -> None:
+    done = 0
+    for queue, some in _by_queue(rows, target):
+        sources = [Source(UUID(row.id), row.queue, row.singleton_key) for row in some]
+        items = [_item(row, again) for row in some]
+        answers = services.send_again(queue, items, sources, using=using)
+        for source, new in zip(sources, answers, strict=True):
+            if new is None:
+                restored.refused.append(source.id)
+            else:
+                restored.sent[source.id] = new
+        done += len(some)
+        tell(Progress("sending", done, len(rows), "jobs"))
+
+
+def _by_queue(rows: list[Row], target: str | None) -> Iterable[tuple[str, list[Row]]]:
+    queues: dict[str, list[Row]] = {}
+    for row in rows:
+        queues.setdefault(target or row.queue, []).append(row)
+    return ((queue, some) for queue, mine in queues.items() for some in chunks(mine, AT_ONCE))
+
+
+def _item(row: Row, again: bool) -> dict[str, Any]:
+    """The id follows from the origin's, so that a restore that was killed can simply be repeated."""
+    return {
+        "id": uuid7() if again else uuid5(UUID(row.id), "restored"),
+        "data": None if row.data is None else json.loads(row.data),
+        "name": row["name"],
+        "singleton_key": row.singleton_key,
+        "group_key": row.group_key,
+        "priority": row.priority,
+        "tags": row.tags,
+    }

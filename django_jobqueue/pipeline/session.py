@@ -1,0 +1,111 @@
+"""A Spark session: the one that is there, or one of our own with settings that suit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..exceptions import SparkUnavailable
+
+LOCAL = "local[*,4]"  # plain local[*] never tries a task again
+JAVA_AT_LEAST = 17
+EXECUTOR_SECONDS = 60.0
+
+try:
+    from pyspark.sql import SparkSession
+except ImportError as error:
+    raise SparkUnavailable(
+        f"This needs PySpark ({error}).", hint="Install it: pip install 'django-jobqueue[spark]'."
+    ) from error
+
+
+@contextmanager
+def spark_session(master: str | None = None, *, config: dict[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session that works in UTC: a view on the one that is active, else a new one that is stopped at the end.
+
+    A master given by ``spark-submit`` is never overridden; otherwise it is ``master``, or ``local[*,4]``. Raises
+    ``SparkUnavailable`` without Java 17 or later, or when a cluster gives no executor within a minute.
+    """
+    active = SparkSession.getActiveSession()
+    spark = active or _started(master, config or {})
+    try:
+        yield _in_utc(spark)
+    finally:
+        if active is None:
+            spark.stop()
+
+
+def _in_utc(spark: SparkSession) -> SparkSession:
+    """A view with settings of its own: days of the lake are UTC, and times keep their microseconds."""
+    view = spark.newSession()
+    view.conf.set("spark.sql.session.timeZone", "UTC")
+    view.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    return view
+
+
+def _started(master: str | None, config: dict[str, str]) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.appName("django_jobqueue")
+    if not _was_submitted():
+        check_java()
+        builder = builder.master(master or LOCAL).config("spark.driver.memory", "1g")
+        # A command that ends soon needs no page of its own, and the progress is told by us.
+        builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    for name, value in config.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    if not _was_submitted():
+        spark.sparkContext.setLogLevel("ERROR")
+    try:
+        wait_for_executors(spark)
+    except SparkUnavailable:
+        spark.stop()
+        raise
+    return spark
+
+
+def _was_submitted() -> bool:
+    """Whether ``spark-submit`` started this process, and so has said where to run."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def wait_for_executors(spark: SparkSession, seconds: float = EXECUTOR_SECONDS) -> None:
+    """Raise ``SparkUnavailable`` if the cluster gives no executor: Spark itself would wait for ever."""
+    context = spark.sparkContext
+    if str(context.master).startswith("local"):
+        return
+    deadline = time.monotonic() + seconds
+    while not _executors(context):
+        if time.monotonic() > deadline:
+            raise SparkUnavailable(
+                f"{context.master} gave no executor within {seconds:g} seconds.",
+                hint="Are its workers alive, and large enough for spark.executor.memory and spark.executor.cores?",
+            )
+        time.sleep(0.2)
+
+
+def _executors(context: Any) -> int:
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
+
+
+def check_java() -> None:
+    """Raise ``SparkUnavailable`` unless there is a Java that Spark can use."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    hint = "Install a JDK or JRE, for example openjdk-17-jre-headless, or set JAVA_HOME to one."
+    if java is None or not Path(java).exists():
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        raise SparkUnavailable(f"Spark needs Java {JAVA_AT_LEAST} or later, and there is none {where}.", hint=hint)
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    if found is None or int(found[1]) < JAVA_AT_LEAST:
+        version = found[1] if found else "that does not say its version"
+        raise SparkUnavailable(f"Spark needs Java {JAVA_AT_LEAST} or later; {java} is Java {version}.", hint=hint)
