@@ -190,6 +190,9 @@ class StreamClosed(JobQueueError):
 
     code = "stream_closed"
 
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        super().__init__(f"The stream of {worker!r} was closed.", hint="Open another with stream().")
 
 class SparkUnavailable(JobQueueError):
     """PySpark, Java or the executors of a cluster are missing."""

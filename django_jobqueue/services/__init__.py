@@ -40,13 +40,16 @@ from .recover import (
 from .retention import cleanup, delete_archived
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import send
+from .stream import AsyncJobStream, JobStream, astream, close, stream
 from .workers import stop_worker
 
 __all__ = [
+    "AsyncJobStream",
     "Bookmark",
     "Cancellation",
     "Failure",
     "Finished",
+    "JobStream",
     "Minute",
     "Outcome",
     "Source",
@@ -57,10 +60,12 @@ __all__ = [
     "aget_job",
     "asend",
     "asend_many",
+    "astream",
     "blocked_keys",
     "cancel",
     "check_lanes",
     "cleanup",
+    "close",
     "complete",
     "create_fifo_queue",
     "create_queue",
@@ -96,6 +101,7 @@ __all__ = [
     "stats",
     "stop",
     "stop_worker",
+    "stream",
     "touch",
     "update_queue",
     "warn_backlogs",

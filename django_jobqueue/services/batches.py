@@ -17,7 +17,7 @@ from ..models import Job
 from ..options import check_seconds
 from ..policies import LANED, ORDERED
 from ..states import BLOCKING, JobState
-from . import statements
+from . import capacity, statements
 from .failing import Failure
 from .fetch import as_jobs
 from .finish import complete_one, completion_of, fail, leaf_of_job, stop, told
@@ -193,6 +193,7 @@ def _counted(job: Job, by_key: dict[str, tuple[Job, str | None]]) -> Job:
 
 def _account(some: list[tuple[Job, str | None]], done: set[int], finished: Finished, using: str) -> None:
     """What the statement finished, by its place in the batch; the rest is looked at one by one."""
+    capacity.ended(using, (job.id for place, (job, _) in enumerate(some, 1) if place in done))
     if len(done) == len(some):
         finished.completed += [job.id for job, _ in some]
         return

@@ -18,7 +18,7 @@ from ..models import Job
 from ..options import YEAR, check_reason, check_seconds
 from ..policies import LANED
 from ..states import ELIGIBLE, FOLLOWS, FailureReason, JobState, leads_to
-from . import statements
+from . import capacity, statements
 from .failing import Failing, Failure, failing_each, failures, returning
 from .lanes import Lane, Locked, leaves_of
 from .moves import Change, Decide, Decision, Moved, move_each
@@ -171,6 +171,7 @@ def complete_one(job: Job, fenced: bool, output: str | None, using: str) -> bool
     if not execute(using, statement, [output, job.pk, job.attempt]):
         raise _refusal(job, fenced, JobState.COMPLETED, leads_to(JobState.COMPLETED), using)
     locked.release(lane)
+    capacity.ended(using, [job.pk])
     if job.came_by_group:
         wake(using, [job.queue_id])  # the next of its group may go
     return True

@@ -130,6 +130,8 @@ class _Reader:
             yield from _new(heads, given)
             if seen < rows or len(given) >= most:
                 return
+            if FURTHER * len(given) < most:
+                break  # there would not be enough either
         heads = [Group(*row) for row in self._rows(group_statements.GROUPS_BY_KEY, groups=most + len(given))]
         if "" not in given and "" not in self.asked:
             heads += self._look_out()

@@ -20,7 +20,7 @@ from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, RETRYING, FailureReason, JobState
-from . import announce, statements
+from . import announce, capacity, statements
 from .lanes import Lane, Locked, lanes_of
 from .queues import named
 from .transactions import in_transaction, logger, rows, wake
@@ -131,6 +131,7 @@ def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Lock
     _copy_dead(using, [job.pk for job in jobs if changes[job.pk].died])
     locked.release(lanes_of(job for job in jobs if _frees_lane(job, changes[job.pk].state)))
     announce.moved(using, jobs, changes)
+    capacity.ended(using, changes)
     wake(
         using,
         {job.queue_id for job in jobs if changes[job.pk].state in ELIGIBLE and not changes[job.pk].delay},

@@ -118,6 +118,15 @@ WITH due AS MATERIALIZED (
 UPDATE {LEAF} j SET hold = NULL FROM due WHERE j.ctid = due.tid
 """
 
+# For those who read all queues: by the age of what lies in front; also those where nothing does, because something may
+# have become due.
+QUEUES_BY_AGE = f"""
+SELECT q.name FROM jobqueue_queue q LEFT JOIN LATERAL (
+    SELECT position FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}
+    ORDER BY priority DESC, position LIMIT 1) front ON true
+WHERE q.paused_at IS NULL ORDER BY front.position NULLS LAST, q.name
+"""
+
 CANDIDATE = f"{LEAF}.ctid AS tid, id, singleton_key, state, seq, priority, position"
 
 # First a bounded look along the order, then the index of tags: each alone would be slow where the other is quick

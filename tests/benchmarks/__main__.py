@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.benchmarks import flat, snapshot, speed, workers
+from tests.benchmarks import flat, groups, snapshot, speed, workers
 from tests.benchmarks.lab import Row, report
 from tests.benchmarks.peers import suite as peers
 
@@ -12,6 +12,7 @@ SUITES = {
     "speed": speed.measure,
     "flat": flat.measure,
     "snapshot": snapshot.measure,
+    "groups": groups.measure,
     "workers": workers.measure,
     "peers": peers.measure,
 }

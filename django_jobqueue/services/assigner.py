@@ -1,0 +1,228 @@
+"""The thread behind a stream: assigns jobs to it as long as it has capacity, and frees that when they end.
+
+How much of its capacity is taken, the database says: an attempt counts until its row shows that it has ended, whoever
+ended it. What verbs of this process end is looked at once, the rest at the next poll.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import DatabaseError, connections
+
+from ..conf import get_settings
+from ..exceptions import QueueNotFound
+from ..identifiers import uuid7
+from ..models import Job, Worker
+from ..states import RUNNING, JobState
+from . import capacity, statements, workers
+from .fetch import fetch
+from .transactions import rows
+from .wakeups import subscribed
+
+logger = logging.getLogger("django_jobqueue")
+
+CANCELLED = "Cancelled: its stream ended before it was delivered."
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Who streams what, and how much at once."""
+
+    worker: str
+    queue: str | None  # none: all of them
+    tags: list[str]
+    capacity: int
+    poll_seconds: float
+    using: str
+
+
+class Assigner(threading.Thread):
+    """Assigns jobs to one stream. ``ready`` is called, in this thread, when some were, and when it has ended."""
+
+    def __init__(self, terms: Terms, ready: Callable[[], None]) -> None:
+        super().__init__(name="jobqueue-stream", daemon=True)
+        self.terms, self.ready = terms, ready
+        self.incarnation = uuid7()
+        self.held: dict[UUID, Job] = {}  # what counts against the capacity
+        self.ending = threading.Event()  # nothing more is delivered
+        self.error: Exception | None = None  # what ended it
+        self.failure: Exception | None = None  # what kept it from giving back the undelivered
+        self._undelivered: dict[UUID, Job] = {}
+        self._lock = threading.RLock()
+        self._bell = threading.Event()
+        self._woken: set[str] = {""}  # the queues to look at; the empty name means all
+        self._look_at_held = False
+        self._polled_at = self._beat_at = 0.0
+
+    # ------------------------------------------------------------------------------------- called by other threads
+
+    def take(self) -> list[Job]:
+        """All that is assigned and not delivered: by that it is."""
+        with self._lock:
+            if self.ending.is_set():
+                return []
+            jobs, self._undelivered = list(self._undelivered.values()), {}
+            return jobs
+
+    def end(self) -> None:
+        """Assign no more and give back what is not delivered; :meth:`join` waits for that."""
+        self.ending.set()
+        self._bell.set()
+
+    def free(self) -> int:
+        return self.terms.capacity - len(self.held)
+
+    def woken(self, queue: str) -> None:
+        """There may be something in this queue; of no use to a stream that is full."""
+        if self.free() > 0 and (not queue or self.terms.queue in (None, queue)):
+            self._woken.add(queue)
+            self._bell.set()
+
+    def ended(self) -> None:
+        """Something that this stream holds has ended."""
+        self._look_at_held = True
+        self._bell.set()
+
+    # -------------------------------------------------------------------------------------------------- the thread
+
+    def run(self) -> None:
+        try:
+            self._register()
+            with subscribed(self.terms.using, self.woken):
+                while not self.ending.is_set():
+                    self._turn()
+                    self._bell.wait(min(self.terms.poll_seconds, get_settings().WORKER_HEARTBEAT_SECONDS))
+                    self._bell.clear()
+        except Exception as error:
+            if not self.ending.is_set():
+                self.error = error
+        finally:
+            self.ending.set()
+            self._leave()
+            self.ready()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        if now - self._beat_at >= get_settings().WORKER_HEARTBEAT_SECONDS:
+            self._beat(now)
+        if now - self._polled_at >= self.terms.poll_seconds:
+            self._polled_at = now
+            self._woken.add("")
+            self._look_at_held = True
+        if self._look_at_held or self.free() < 1:
+            self._look_at_held = False
+            if self._free_ended():
+                self._woken.add("")
+        while self._woken and self.free() > 0 and not self.ending.is_set():
+            self._assign(self._woken.pop())
+
+    def _assign(self, woken: str) -> None:
+        for queue in [woken] if woken else self._queues():
+            if self.free() < 1 or self.ending.is_set():
+                return
+            try:
+                jobs = fetch(queue, self.free(), tags=self.terms.tags, worker=self.terms.worker,
+                             incarnation=self.incarnation, using=self.terms.using)  # fmt: skip
+            except QueueNotFound:
+                if self.terms.queue is not None:
+                    raise
+                continue  # of all queues, one was just deleted
+            if jobs:
+                self._hold(jobs)
+
+    def _queues(self) -> list[str]:
+        """Those with the oldest work first."""
+        if self.terms.queue is not None:
+            return [self.terms.queue]
+        return [name for (name,) in rows(self.terms.using, statements.QUEUES_BY_AGE)]
+
+    def _hold(self, jobs: list[Job]) -> None:
+        with self._lock:
+            found = {job.id: job for job in jobs}
+            self.held |= found
+            self._undelivered |= found
+        capacity.hold(found, self.ended)
+        self.ready()
+
+    def _free_ended(self) -> bool:
+        """Free what the places of ended attempts took; whether that was anything."""
+        held = list(self.held.values())
+        if not held:
+            return False
+        alive = _unended(held, self.terms.using)
+        gone = [job.id for job in held if job.id not in alive]
+        with self._lock:
+            for id in gone:
+                del self.held[id]
+                self._undelivered.pop(id, None)
+        capacity.let_go(gone, self.ended)
+        return bool(gone)
+
+    # ---------------------------------------------------------------------------------------------- signs of life
+
+    def _register(self) -> None:
+        terms = self.terms
+        queues = [] if terms.queue is None else [terms.queue]
+        row = Worker(id=self.incarnation, name=terms.worker, host=socket.gethostname()[:255], pid=os.getpid(),
+                     queues=queues, tags=terms.tags, capacity=terms.capacity)  # fmt: skip
+        workers.register(row, using=terms.using)
+        self._beat_at = time.monotonic()
+
+    def _beat(self, now: float) -> None:
+        using = self.terms.using
+        found = workers.beat({self.incarnation: "{}"}, using=using)
+        if self.incarnation in found.stopping:
+            self.end()
+        elif self.incarnation not in found.alive:  # it was silent for too long and has been given up
+            self.incarnation = uuid7()
+            self._register()
+            self._look_at_held = True
+        workers.beat_jobs([self.terms.worker], [self.incarnation], using=using)
+        self._beat_at = now
+
+    def _leave(self) -> None:
+        """Give back what was not delivered; what was is still its consumer's, until it ends or its time is over."""
+        terms = self.terms
+        with self._lock:
+            delivered = self.held.keys() - self._undelivered.keys()
+            capacity.let_go(self.held, self.ended)
+        try:
+            if self.error is not None:
+                connections[terms.using].close()  # whatever state it is in
+            workers.give_back_unheld(terms.worker, self.incarnation, delivered, CANCELLED, using=terms.using)
+            Worker.objects.using(terms.using).filter(pk=self.incarnation).delete()
+        except Exception as error:
+            self.failure = error
+            logger.warning("could not give jobs back", extra={"worker": terms.worker, "error": str(error).strip()})
+        finally:
+            with suppress(DatabaseError):
+                connections[terms.using].close()
+
+
+def _unended(held: list[Job], using: str) -> set[UUID]:
+    """Those of these attempts that still take a place.
+
+    One whose cancellation was acknowledged by somebody who did not know it may still run, so it keeps its place.
+    """
+    queues = {job.queue_id for job in held}
+    found = Job.objects.using(using).filter(queue__in=queues, pk__in=[job.id for job in held])
+    attempts = {job.id: job.attempt for job in held}
+    alive, unknown = set(), set()
+    for id, attempt, state in found.values_list("pk", "attempt", "state"):
+        if attempt == attempts[id] and state in RUNNING:
+            alive.add(id)
+        elif attempt == attempts[id] and state == JobState.UNKNOWN_STOPPED:
+            unknown.add(id)
+    if unknown:
+        outcomes = found.filter(pk__in=unknown).values_list("pk", "attempts__-1__outcome")
+        alive |= {id for id, outcome in outcomes if outcome == "cancelled"}
+    return alive
