@@ -194,6 +194,7 @@ class StreamClosed(JobQueueError):
         self.worker = worker
         super().__init__(f"The stream of {worker!r} was closed.", hint="Open another with stream().")
 
+
 class SparkUnavailable(JobQueueError):
     """PySpark, Java or the executors of a cluster are missing."""
 

@@ -21,9 +21,11 @@ from django_jobqueue.exceptions import (
     JobNotFound,
     JobQueueError,
     KeyRequired,
+    LakeProblem,
     NotOrdered,
     QueueNotFound,
     ScheduleNotFound,
+    SparkUnavailable,
     StreamClosed,
     UnsafeIsolation,
 )
@@ -42,6 +44,8 @@ CODES = {
     InvalidData: "invalid_data",
     ClaimLost: "claim_lost",
     StreamClosed: "stream_closed",
+    SparkUnavailable: "spark_unavailable",
+    LakeProblem: "lake_problem",
     UnsafeIsolation: "unsafe_isolation",
 }
 EXAMPLES: dict[str, Callable[[], JobQueueError]] = {
@@ -58,6 +62,8 @@ EXAMPLES: dict[str, Callable[[], JobQueueError]] = {
     "option": lambda: InvalidOption("limit", "expected an int, got 'x'", hint="Pass an int."),
     "data": lambda: InvalidData("data.a[2]", "NaN is not JSON", hint="Send None instead."),
     "claim lost": lambda: ClaimLost(job_id=ID, attempt=1, now=2),
+    "no spark": lambda: SparkUnavailable("Java 17 is missing.", hint="Install it."),
+    "lake": lambda: LakeProblem("A file is missing.", hint="Run it again."),
     "stream closed": lambda: StreamClosed("w1"),
     "isolation": lambda: UnsafeIsolation("serializable"),
 }
