@@ -244,13 +244,7 @@ def check_vendor(**kwargs: Any) -> list[checks.CheckMessage]:
     vendor = connections[alias].vendor
     if vendor == "postgresql":
         return []
-    return [
-        _error(
-            "jobqueue.E007",
-            f"Jobs would be stored in the database {alias!r}, which is {vendor}, not PostgreSQL.",
-            "Use PostgreSQL there, or route the app 'jobqueue' to a database that does.",
-        )
-    ]
+    return [_error("jobqueue.E007", *conf.wrong_vendor(alias, vendor))]
 
 
 def check_databases(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:

@@ -165,6 +165,14 @@ def raw_settings() -> Any:
     return getattr(django_settings, "JOBQUEUE", {})
 
 
+def wrong_vendor(alias: str, vendor: str) -> tuple[str, str]:
+    """What is wrong with a database that is not PostgreSQL, and what to do."""
+    return (
+        f"Jobs would be stored in the database {alias!r}, which is {vendor}, not PostgreSQL.",
+        "Use PostgreSQL there, or route the app 'jobqueue' to a database that does.",
+    )
+
+
 def task_queues() -> list[str]:
     """The queues that ``TASKS`` gives to our backend: they exist without being declared a second time."""
     backends = getattr(django_settings, "TASKS", None) or {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, ProgrammingError, connections, transaction
 from psycopg import errors, sql
 
 from ..conf import get_settings, task_queues
@@ -19,7 +19,7 @@ from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..partitions import create_partition_sql, partition_name
 from ..policies import ORDERED, QueuePolicy
 from .lanes import release_held
-from .transactions import T, after_commit, database, execute, in_transaction, joins, rows, wake
+from .transactions import T, after_commit, database, execute, in_transaction, joins, rows, teach, wake
 
 FIXED = ("policy", "partition")
 RETRY_OPTIONS = ("retry_limit", "retry_delay", "retry_backoff", "retry_delay_max")
@@ -122,7 +122,11 @@ def named(queue: object) -> str:
 def check_exists(queue: object, using: str) -> Queue:
     """The queue that is meant, or ``QueueNotFound``."""
     name = named(queue)
-    found = Queue.objects.using(using).filter(pk=name).first()
+    try:
+        found = Queue.objects.using(using).filter(pk=name).first()
+    except ProgrammingError as error:
+        teach(error, using)
+        raise
     if found is None:
         raise no_queue(name, using)
     return found

@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import Any, Literal
 from uuid import UUID
 
+from django.db import ProgrammingError
+
 from ..carrying import loading
 from ..encoding import decode
 from ..exceptions import DuplicateJob, InvalidOption, KeyRequired
@@ -18,7 +20,7 @@ from ..states import OCCUPIED, JobState
 from . import announce, statements
 from .checked import Checked, check_values
 from .queues import check_exists, named
-from .transactions import claimed_rows, database, wake
+from .transactions import claimed_rows, database, teach, wake
 
 OnDuplicate = Literal["return", "ignore"] | None
 
@@ -151,7 +153,11 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
         if job.given_id:
             params.append(job.id)
     statement = _send_sql(given, overridden, bool(job.singleton_key), job.given_id, careful)
-    found = claimed_rows(using, statement, params)
+    try:
+        found = claimed_rows(using, statement, params)
+    except ProgrammingError as error:
+        teach(error, using)
+        raise
     return _as_job(job, found[0], using) if found else None
 
 

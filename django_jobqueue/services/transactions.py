@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.db import OperationalError, connections, router, transaction
+from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError, ProgrammingError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors
 
-from ..conf import get_settings
+from ..conf import get_settings, wrong_vendor
 from ..models import Job
 from . import statements
 
@@ -29,7 +30,30 @@ READ_COMMITTED = "read committed"
 
 
 def database(using: str | None) -> str:
-    return using or router.db_for_write(Job)
+    """The database that is meant; ``ImproperlyConfigured`` if it is not PostgreSQL."""
+    alias = using or router.db_for_write(Job)
+    if alias not in _postgresql:
+        check_vendor(alias)
+        _postgresql.add(alias)
+    return alias
+
+
+_postgresql: set[str] = set()  # aliases that have been looked at
+
+
+def check_vendor(alias: str) -> None:
+    vendor = connections[alias].vendor
+    if vendor != "postgresql":
+        raise ImproperlyConfigured(" ".join(wrong_vendor(alias, vendor)))
+
+
+def teach(error: ProgrammingError, using: str) -> None:
+    """Whoever forgot to migrate is told so by ``ImproperlyConfigured``, and not only that a relation does not exist."""
+    if isinstance(error.__cause__, errors.UndefinedTable | errors.UndefinedColumn) and "jobqueue_" in str(error):
+        where = "" if using == "default" else f" --database {using}"
+        raise ImproperlyConfigured(
+            f"The tables of django_jobqueue are missing or old in the database {using!r}: run manage.py migrate{where}."
+        ) from error
 
 
 def joins(connection: BaseDatabaseWrapper) -> bool:

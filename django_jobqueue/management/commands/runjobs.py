@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction
+from difflib import get_close_matches
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import OperationalError, connections
+from django.db import OperationalError, ProgrammingError, connections
 
 from ... import handlers
 from ...conf import get_settings
@@ -16,7 +18,7 @@ from ...encoding import check_queue_name, check_tags, check_text
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
 from ...models import Queue
-from ...services.transactions import database
+from ...services.transactions import database, teach
 
 MOST_PORT = 65_535
 MOST_NAME = 240  # the number of the child is added to it
@@ -77,7 +79,10 @@ class Command(BaseCommand):
             tags = tuple(check_tags([tag.strip() for tag in given["tags"].split(",") if tag.strip()]))
         except JobQueueError as error:
             raise CommandError(str(error)) from error
-        using = database(given["database"])
+        try:
+            using = database(given["database"])
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
         self._check(queues, using)
         return WorkerOptions.build(
             queues=queues,
@@ -104,10 +109,19 @@ class Command(BaseCommand):
             )
         try:
             there = set(Queue.objects.using(using).values_list("name", flat=True))
+        except ProgrammingError as error:
+            try:
+                teach(error, using)
+            except ImproperlyConfigured as lesson:
+                raise CommandError(str(lesson)) from error
+            raise
         except OperationalError as error:
             self.stderr.write(self.style.WARNING(f"The database does not answer; waiting for it. {error}".strip()))
             return
         wanted = queues or sorted(handlers.served(found))
         for name in wanted:
             if name not in there:
-                self.stderr.write(self.style.WARNING(f"The queue {name!r} does not exist yet; it is waited for."))
+                close = get_close_matches(name, there, n=1)
+                guess = f" Did you mean {close[0]!r}?" if close else ""
+                text = f"The queue {name!r} does not exist yet; it is waited for.{guess}"
+                self.stderr.write(self.style.WARNING(text))

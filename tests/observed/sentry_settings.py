@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.settings import *  # noqa: F403
+
+JOBQUEUE = {"AROUND": "recipe.around"}
