@@ -278,6 +278,16 @@ def autodiscover() -> list[Handler[Any, Any]]:
     return all_handlers()
 
 
+def discovered() -> Callable[[str, str], Handler[Any, Any] | None] | None:
+    """How to find this project's handlers, or nothing where they cannot be imported: an answer then goes without."""
+    try:
+        autodiscover()
+    except Exception:  # whatever a project's modules raise
+        logger.warning("handlers cannot be imported", exc_info=True)
+        return None
+    return find
+
+
 def find(queue: str, name: str) -> Handler[Any, Any] | None:
     """The handler of a job: by its name, or, for a job without one, the queue's only or default handler."""
     if name:

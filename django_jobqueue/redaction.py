@@ -20,6 +20,18 @@ def redacted(value: Any, keys: Iterable[str] | None = None) -> Any:
     return _redacted(value, words) if words else value
 
 
+def restored(edited: Any, original: Any) -> Any:
+    """What somebody edited who saw ``original`` redacted: values left hidden are the original's again."""
+    if edited == HIDDEN:
+        return original
+    if isinstance(edited, dict) and isinstance(original, dict):
+        return {key: restored(value, original[key]) if key in original else value for key, value in edited.items()}
+    if isinstance(edited, list) and isinstance(original, list):
+        kept = [restored(one, other) for one, other in zip(edited, original, strict=False)]
+        return kept + edited[len(original) :]
+    return edited
+
+
 def _redacted(value: Any, words: set[str]) -> Any:
     if isinstance(value, dict):
         return {key: HIDDEN if _is_sensitive(key, words) else _redacted(one, words) for key, one in value.items()}

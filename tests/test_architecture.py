@@ -27,7 +27,7 @@ LOWEST: dict[str, set[str]] = {
     "encoding": {"exceptions"},
 }
 # Parts that nothing below them may know.
-EDGES = {"admin", "console", "worker", "pipeline", "tasks", "testing", "management"}
+EDGES = {"admin", "console", "worker", "pipeline", "tasks", "testing", "management", "templatetags"}
 MAY_IMPORT_SPARK = {"pipeline"}
 SPARK = {"pyspark", "pyarrow", "adbc_driver_postgresql"}
 WORDS_NOT_USED = {"utils", "misc", "common", "core", "helpers"}

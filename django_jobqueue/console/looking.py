@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -25,20 +23,8 @@ from ..states import ELIGIBLE, JobState
 from .answers import Answer, Code, facts, last_line, plural, state_in_colour, table
 from .selecting import filtered, limit_of
 
-logger = logging.getLogger("django_jobqueue")
-
 SPANS = (10_000, 100_000)
 LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "created_at", "start_after", "error")
-
-
-def find_handler() -> Callable[[str, str], object] | None:
-    """The registry of this project, or nothing where its handlers cannot be imported: the answer then goes without."""
-    try:
-        handlers.autodiscover()
-    except Exception:  # whatever a project's modules raise
-        logger.warning("handlers cannot be imported", exc_info=True)
-        return None
-    return handlers.find
 
 
 # ------------------------------------------------------------------------------------------------------------- jobs
@@ -105,7 +91,7 @@ def show(options: dict[str, Any], style: Style, using: str) -> Answer:
         "output": job.output if options["data"] else redacted(job.output),
         "error": job.error,
         "attempts": job.attempts,
-        "why": services.why(job, find_handler=find_handler(), using=using),
+        "why": services.why(job, find_handler=handlers.discovered(), using=using),
     }
     told = [(name.replace("_", " "), value) for name, value in document.items() if name not in ("attempts", "why")]
     told = [(name, state_in_colour(str(value), style) if name == "state" else value) for name, value in told]
@@ -127,7 +113,7 @@ def _cell(name: str, value: Any) -> object:
 def why(options: dict[str, Any], style: Style, using: str) -> Answer:
     """One sentence."""
     job = services.get_job(options["id"], using=using)
-    sentence = services.why(job, find_handler=find_handler(), using=using)
+    sentence = services.why(job, find_handler=handlers.discovered(), using=using)
     return Answer({"id": job.pk, "queue": job.queue_id, "state": job.state, "why": sentence}, sentence)
 
 

@@ -21,6 +21,7 @@ from .finish import (
 )
 from .inspect import Minute, Stats, activity, blocked_keys, get_job, list_jobs, stats, why
 from .operate import Cancellation, Outcome, cancel, delete, purge, retry, skip
+from .operations import advance_operation, begin_operation, resume_operation, stop_operation
 from .queues import (
     create_fifo_queue,
     create_queue,
@@ -57,10 +58,12 @@ __all__ = [
     "acancel",
     "acknowledge_cancellation",
     "activity",
+    "advance_operation",
     "aget_job",
     "asend",
     "asend_many",
     "astream",
+    "begin_operation",
     "blocked_keys",
     "cancel",
     "check_lanes",
@@ -90,6 +93,7 @@ __all__ = [
     "reschedule",
     "reset_running",
     "resume",
+    "resume_operation",
     "retry",
     "run_schedule",
     "send",
@@ -100,6 +104,7 @@ __all__ = [
     "skip",
     "stats",
     "stop",
+    "stop_operation",
     "stop_worker",
     "stream",
     "touch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from .transactions import after_commit, database, in_transaction, joins, rows
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()
 AT_ONCE = 500
+EDITS_KEPT = 20
 
 
 @dataclass(slots=True)
@@ -63,13 +65,16 @@ def retry(
     data: Any = KEEP,
     operator: str = "",
     reason: str = "",
+    record: bool = True,
     queue: str | None = None,
     using: str | None = None,
 ) -> Outcome:
     """Give dead jobs another attempt, at once and, on an ordered queue, before all others of their key.
 
     Its retry limit is raised by one. A job whose policy's slot is taken meanwhile stays dead and is listed as refused.
-    For one job given by itself ``JobNotFound`` and ``InvalidTransition`` are raised instead.
+    Named an operator or a reason, it is recorded as an ``Operation``, with what ``data`` was before and after; unless
+    ``record`` is off, because the caller does so. For one job given by itself ``JobNotFound`` and
+    ``InvalidTransition`` are raised instead.
     """
     note = _noted(operator, reason)
     settings = get_settings()
@@ -78,15 +83,26 @@ def retry(
         text = encode(data, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=get_encoder())
     using = database(using)
     change = Change(JobState.RETRY, delay=0, more_retries=1, crashes=0, data=text)
+    edits: dict[str, Any] = {}
 
     def decide(found: list[Job]) -> Decision:
         taken = _slots_taken(using, found)
+        if text is not None:
+            edits.update(_edits(using, found, json.loads(text)))
         return lambda job: _refuse(job, f"its place is taken by job {taken[job.pk]}") if job.pk in taken else change
 
-    return _operate("retry", jobs, DEAD, JobState.RETRY, decide, note, queue, using)
+    return _operate("retry", jobs, DEAD, JobState.RETRY, decide, note, queue, using, record=record, edits=edits)
 
 
-def skip(jobs: Jobs, *, reason: str, operator: str = "", queue: str | None = None, using: str | None = None) -> Outcome:
+def skip(
+    jobs: Jobs,
+    *,
+    reason: str,
+    operator: str = "",
+    record: bool = True,
+    queue: str | None = None,
+    using: str | None = None,
+) -> Outcome:
     """End dead or waiting-to-retry jobs with a reason; their keys go on with the next job.
 
     Raises ``InvalidOption`` without a reason; for one job given by itself ``JobNotFound`` and ``InvalidTransition``.
@@ -99,7 +115,7 @@ def skip(jobs: Jobs, *, reason: str, operator: str = "", queue: str | None = Non
     allowed = DEAD | {JobState.RETRY, JobState.UNKNOWN_RETRY}
     return _operate(
         "skip", jobs, allowed, JobState.STOPPED, lambda _: lambda _: change, note, queue,
-        database(using),
+        database(using), record=record,
     )  # fmt: skip
 
 
@@ -247,6 +263,9 @@ def _operate(
     note: _Note,
     queue: str | None,
     using: str,
+    *,
+    record: bool = True,
+    edits: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Move many jobs, a bounded number at a time; one that cannot is refused and stops nobody else."""
     ids, alone = _ids(jobs)
@@ -255,8 +274,9 @@ def _operate(
         part = _chunk(some, alone, allowed, wanted, decide, queue, using)
         outcome.moved += part.moved
         outcome.refused |= part.refused
-    if note.operator or note.reason:
-        _record(verb, note, queue, outcome.moved, outcome.refused, using)
+    if record and (note.operator or note.reason):
+        moved = {id: edit for id, edit in (edits or {}).items() if UUID(id) in outcome.moved}
+        _record(verb, note, queue, outcome.moved, outcome.refused, using, details={"data": moved} if moved else {})
     return outcome
 
 
@@ -336,6 +356,13 @@ def _slots_taken(using: str, jobs: list[Job]) -> dict[UUID, UUID]:
     return taken
 
 
+def _edits(using: str, jobs: list[Job], data: Any) -> dict[str, Any]:
+    """What the data of these locked jobs was and becomes, for the record; of a few jobs, because it may be large."""
+    few = [job.pk for job in jobs[:EDITS_KEPT]]
+    before = Job.objects.using(using).filter(pk__in=few).values_list("pk", "data")
+    return {str(id): {"before": was, "after": data} for id, was in before}
+
+
 def _ids(jobs: Jobs) -> tuple[list[UUID], bool]:
     """The ids that are meant, and whether it was one job given by itself."""
     if isinstance(jobs, Job):
@@ -382,6 +409,7 @@ def _record(
     using: str,
     *,
     count: int | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> None:
     """Who did what to which jobs, and why."""
     Operation.objects.using(using).create(
@@ -392,6 +420,6 @@ def _record(
         selection={"ids": [str(id) for id in moved[:1000]]},
         moved=len(moved) if count is None else count,
         refused=len(refused),
-        details={"refused": {str(id): why for id, why in list(refused.items())[:1000]}},
+        details={"refused": {str(id): why for id, why in list(refused.items())[:1000]}, **(details or {})},
         finished_at=StatementTimestamp(),
     )

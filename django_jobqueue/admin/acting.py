@@ -1,0 +1,205 @@
+"""What an operator does: the verbs by name, the page that says what will happen, and the operation that does it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from .. import services
+from ..models import Job, Operation
+from ..services.operations import VERBS
+from ..services.windows import count
+from .base import JobQueueAdmin
+from .wording import last_line, many
+
+MOST_NAMED = 1_000  # jobs ticked by hand
+FINISH_SECONDS = 10.0  # for those; the operation's own page does the rest
+
+
+@dataclass(frozen=True)
+class Act:
+    """A verb as an operator meets it."""
+
+    verb: str
+    label: Any
+    title: Any
+    consequence: Any
+    permission: str
+    is_grave: bool = False
+
+    @property
+    def takes(self) -> frozenset[Any]:
+        return VERBS[self.verb].takes
+
+    @property
+    def needs_reason(self) -> bool:
+        return VERBS[self.verb].needs_reason
+
+
+ACTS = {
+    act.verb: act
+    for act in (
+        Act(
+            "retry",
+            _("Retry"),
+            _("Retry jobs"),
+            _("Each failed job gets one more attempt, at once, before all others of its key."),
+            "jobqueue.retry_job",
+        ),
+        Act(
+            "skip",
+            _("Skip"),
+            _("Skip jobs"),
+            _("Each job ends without another attempt, with your reason; its key goes on with the next job."),
+            "jobqueue.skip_job",
+            is_grave=True,
+        ),
+        Act(
+            "cancel",
+            _("Cancel"),
+            _("Cancel jobs"),
+            _("Jobs that wait end at once; those that run are asked to stop."),
+            "jobqueue.cancel_job",
+            is_grave=True,
+        ),
+        Act(
+            "delete",
+            _("Delete"),
+            _("Delete jobs"),
+            _("Finished jobs are removed for good, with their data and history; a key that one blocks goes on."),
+            "jobqueue.delete_job",
+            is_grave=True,
+        ),
+    )
+}
+
+
+class ReasonForm(forms.Form):
+    """Why: kept with the operation, and with each job that is skipped."""
+
+    reason = forms.CharField(
+        label=_("Reason"), max_length=1_000, required=False, widget=forms.TextInput(attrs={"class": "vTextField"})
+    )
+
+    def __init__(self, *args: Any, needed: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields["reason"]
+        field.required = needed
+        field.help_text = _("Kept with each job.") if needed else _("Optional; kept with the operation.")
+
+
+class ActingAdmin(JobQueueAdmin):
+    """A list whose rows are jobs, and things to do to the selected ones, or to all that the filters find."""
+
+    acts: Iterable[str] = ()
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse | None:
+        """Refuse, rather than ignore, what this user may not do and what is no selection."""
+        wanted = {name for name in request.POST.getlist("action") if name}
+        if wanted & (set(map(str, self.actions or ())) - set(self.get_actions(request))):
+            raise PermissionDenied
+        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if len(chosen) > MOST_NAMED:
+            raise SuspiciousOperation("More jobs were named than a page shows.")
+        for id in chosen:
+            _as_uuid(id)
+        return super().response_action(request, queryset, *args, **kwargs)
+
+    def act_on_many(self, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
+        """First what will happen, then, confirmed, the operation."""
+        if not request.user.has_perm(act.permission):
+            raise PermissionDenied
+        across = request.POST.get("select_across") == "1"
+        ids = [_as_uuid(id) for id in request.POST.getlist(ACTION_CHECKBOX_NAME)]
+        confirmed = "confirmed" in request.POST
+        form = ReasonForm(request.POST if confirmed else None, needed=act.needs_reason)
+        if confirmed and form.is_valid():
+            operation = services.begin_operation(
+                act.verb,
+                ids=None if across else ids,
+                selection=self.frozen(request) if across else None,
+                operator=request.user.get_username(),
+                reason=form.cleaned_data["reason"],
+            )
+            if not across:
+                services.advance_operation(operation, seconds=FINISH_SECONDS)
+            return HttpResponseRedirect(operation_url(operation))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": act.title,
+            "act": act,
+            "form": form,
+            "opts": self.opts,
+            "media": self.media,
+            "across": across,
+            "ids": ids,
+            "action": request.POST.getlist("action")[0],
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "back": request.get_full_path(),
+            **(self.preview_all(queryset, act) if across else self.preview(queryset, act)),
+        }
+        return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
+
+    def preview_all(self, queryset: QuerySet[Any], act: Act) -> dict[str, Any]:
+        counted = count(queryset.filter(state__in=sorted(act.takes)))
+        number = many(counted.number)
+        return {"number": number, "is_some": counted.among is not None, "among": counted.among}
+
+    def preview(self, queryset: QuerySet[Any], act: Act) -> dict[str, Any]:
+        """Each selected job, and what the verb would do to it now."""
+        jobs = queryset.defer("data", "output", "attempts").order_by("seq")
+        lines = [{"job": job, "error": last_line(job.error), "taken": job.state in act.takes} for job in jobs]
+        return {"lines": lines, "number": sum(1 for line in lines if line["taken"])}
+
+    def frozen(self, request: HttpRequest) -> dict[str, Any]:
+        """The filters of the list as they are now, to be found again by :meth:`thawed`."""
+        wanted = [(name, value) for name, values in request.GET.lists() for value in values]
+        kept = [(name, value) for name, value in wanted if name in self.look_ups or name == "q"]
+        return {"model": self.opts.model_name, "query": urlencode(kept)}
+
+    def thawed(self, request: HttpRequest, operation: Operation) -> QuerySet[Any]:
+        """The jobs that the frozen filters of an operation find now."""
+        then = copy.copy(request)
+        then.GET = QueryDict(operation.selection["query"])
+        then.method = "GET"
+        return self.get_changelist_instance(then).get_queryset(then)
+
+    def act_on_one(self, request: HttpRequest, job: Job, act: Act, reason: str) -> bool:
+        """Do it to one job, and say how it went; whether it moved."""
+        operation = services.begin_operation(
+            act.verb, ids=[job.pk], operator=request.user.get_username(), reason=reason
+        )
+        operation = services.advance_operation(operation)
+        if operation.moved:
+            self.message_user(request, _("Done: %s.") % act.label, messages.SUCCESS)
+            return True
+        why = operation.details.get("refused", {}).get(str(job.pk), _("it is gone"))
+        self.message_user(request, _("Nothing was changed: %s.") % why, messages.ERROR)
+        return False
+
+
+def operation_url(operation: Operation) -> str:
+    return reverse("admin:jobqueue_operation_change", args=[operation.pk])
+
+
+def _as_uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise SuspiciousOperation("That is not the id of a job.") from error

@@ -1,0 +1,67 @@
+"""What every screen shares: only verbs write, only declared look-ups filter, nothing is inline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+
+from ..services.transactions import database
+
+SEE_DATA = "jobqueue.see_job_data"
+EDIT_DATA = "jobqueue.edit_job_data"
+
+
+class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generic to type checkers only
+    """A screen that shows; what can be done there is an action with a permission of its own."""
+
+    show_full_result_count = False  # no count of all rows
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 100
+    look_ups: Iterable[str] = ()  # the parameters that may filter
+
+    class Media:
+        css = {"all": ["jobqueue/admin.css"]}
+        js = ["jobqueue/admin.js"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """In the database that verbs use, also where reads are routed elsewhere."""
+        return super().get_queryset(request).using(database(None))
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """What a filter declares, and nothing else: ``?data__password__startswith=`` would tell secrets by and by."""
+        return lookup in set(self.look_ups)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobqueue.retry_job")
+
+    def has_skip_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobqueue.skip_job")
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobqueue.cancel_job")
+
+    def has_erase_permission(self, request: HttpRequest) -> bool:
+        """Django's own ``delete`` permission; under another name, because Django's delete pages are not ours."""
+        return request.user.has_perm("jobqueue.delete_job")
+
+
+def may_see_data(request: HttpRequest) -> bool:
+    return request.user.has_perm(SEE_DATA)
+
+
+def may_edit_data(request: HttpRequest) -> bool:
+    """Who edits data sees it, and retries the job with it."""
+    return all(map(request.user.has_perm, (EDIT_DATA, SEE_DATA, "jobqueue.retry_job")))

@@ -1,0 +1,199 @@
+"""Blocked keys: what is stuck, since when, why, and how many wait behind it; retry, or skip with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from ..models import BlockedKey, Queue
+from ..policies import ORDERED
+from ..services.neighbours import Behind, behind
+from ..services.transactions import database, in_transaction
+from ..services.windows import MANY, Count, count
+from . import wording
+from .acting import ACTS, Act, ActingAdmin
+from .filters import FingerprintFilter, QueueFilter
+
+QUEUES_READ = 1_000
+
+
+class OrderedQueueFilter(QueueFilter):
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        ordered = Queue.objects.using(database(None)).filter(policy=ORDERED)
+        return [(name, name) for name in ordered.values_list("name", flat=True)[:200]]
+
+
+class BlockedChangeList(ChangeList):
+    """Longest blocked first. Each queue's are read along their own index and merged, because no index has them all."""
+
+    counted: Count
+
+    def get_results(self, request: HttpRequest) -> None:
+        self.title = str(self.opts.verbose_name_plural).capitalize()
+        self.counted = count(self.queryset)
+        self.result_count = min(self.counted.number, MANY)
+        self.full_result_count = self.result_count
+        self.show_full_result_count = False
+        self.show_admin_actions = True
+        self.can_show_all = False
+        self.paginator = Paginator(range(self.result_count), self.list_per_page)
+        self.page_num = min(max(self.page_num, 1), self.paginator.num_pages)
+        self.multi_page = self.result_count > self.list_per_page
+        ids = in_transaction(self.queryset.db, partial(self._page, (self.page_num - 1) * self.list_per_page))
+        found = {row.pk: row for row in self.root_queryset.filter(pk__in=ids)}
+        self.result_list = with_behind(found[id] for id in ids if id in found)
+
+    def _page(self, offset: int) -> list[UUID]:
+        ordered = Queue.objects.using(self.queryset.db).filter(policy=ORDERED)
+        parts = [
+            self.queryset.filter(queue=name)
+            .order_by("finalized_at", "seq")
+            .values_list("pk", "finalized_at", "seq")[: offset + self.list_per_page]
+            for name in ordered.values_list("name", flat=True)[:QUEUES_READ]
+        ]
+        if not parts:
+            return []
+        merged = parts[0].union(*parts[1:], all=True).order_by("finalized_at", "seq") if len(parts) > 1 else parts[0]
+        return [row[0] for row in merged[offset : offset + self.list_per_page]]
+
+    @property
+    def has_more_to_select(self) -> bool:
+        return self.multi_page
+
+    @property
+    def count_text(self) -> str:
+        return wording.many(self.counted.number)
+
+
+def with_behind(rows: Iterable[BlockedKey]) -> list[BlockedKey]:
+    """Each row knows who waits behind it."""
+    found = list(rows)
+    waiting = behind([(row.queue_id, row.singleton_key) for row in found], using=database(None))
+    for row in found:
+        row.behind = waiting[row.queue_id, row.singleton_key]  # type: ignore[attr-defined]
+    return found
+
+
+@admin.register(BlockedKey)
+class BlockedKeyAdmin(ActingAdmin):
+    list_display = ("key", "queue_shown", "blocker", "since", "waiting", "oldest", "next_shown")
+    list_display_links = ("key",)
+    list_filter = (OrderedQueueFilter, FingerprintFilter)
+    look_ups = ("queue", "fingerprint")
+    list_per_page = 50
+    sortable_by = ()
+    search_fields = ("singleton_key",)
+    search_help_text = _("The beginning of a key.")
+    actions = ("retry_keys", "skip_keys")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return BlockedChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer("data", "output", "attempts")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        text = search_term.strip().replace("\0", "")
+        return (queryset.filter(singleton_key__startswith=text) if text else queryset), False
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """A blocked key is a job: who sees jobs sees it."""
+        return request.user.has_perm("jobqueue.view_job") or super().has_view_permission(request, obj)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The page of the job that blocks."""
+        return HttpResponseRedirect(reverse("admin:jobqueue_job_change", args=[object_id]))
+
+    # ------------------------------------------------------------------------------------------------------ columns
+
+    @admin.display(description=_("key"))
+    def key(self, row: BlockedKey) -> str:
+        return row.singleton_key
+
+    @admin.display(description=_("queue"))
+    def queue_shown(self, row: BlockedKey) -> str:
+        return row.queue_id
+
+    @admin.display(description=_("blocked by"))
+    def blocker(self, row: BlockedKey) -> SafeString:
+        return format_html(
+            '{} <span class="jq-error">{}</span>', job_link(row.pk, row.seq), wording.last_line(row.error) or row.state
+        )
+
+    @admin.display(description=_("since"))
+    def since(self, row: BlockedKey) -> str:
+        return wording.time_tag(row.finalized_at, ago=True)
+
+    @admin.display(description=_("waiting"))
+    def waiting(self, row: BlockedKey) -> str | SafeString:
+        number = _behind(row).number
+        if not number:
+            return "0"
+        query = urlencode({"queue": row.queue_id, "key": row.singleton_key, "state": "waiting"})
+        return format_html(
+            '<a href="{}?{}">{}</a>', reverse("admin:jobqueue_job_changelist"), query, wording.many(number)
+        )
+
+    @admin.display(description=_("oldest waiting"))
+    def oldest(self, row: BlockedKey) -> str:
+        return wording.time_tag(_behind(row).oldest_at, ago=True)
+
+    @admin.display(description=_("runs next"))
+    def next_shown(self, row: BlockedKey) -> str | SafeString:
+        after = _behind(row).next
+        return job_link(after.id, after.seq) if after else _t("nothing waits")
+
+    # ------------------------------------------------------------------------------------------------------ actions
+
+    @admin.action(description=_("Retry the blocking jobs"), permissions=["retry"])
+    def retry_keys(self, request: HttpRequest, queryset: QuerySet[BlockedKey]) -> HttpResponse:
+        return self.act_on_many(request, queryset, ACTS["retry"])
+
+    @admin.action(description=_("Skip the blocking jobs with a reason"), permissions=["skip"])
+    def skip_keys(self, request: HttpRequest, queryset: QuerySet[BlockedKey]) -> HttpResponse:
+        return self.act_on_many(request, queryset, ACTS["skip"])
+
+    def preview(self, queryset: QuerySet[Any], act: Act) -> dict[str, Any]:
+        """Also what happens to those behind."""
+        rows = with_behind(queryset.defer("data", "output", "attempts").order_by("finalized_at", "seq"))
+        lines = [
+            {"job": row, "error": wording.last_line(row.error), "taken": True, "then": _then(row, act)} for row in rows
+        ]
+        return {"lines": lines, "number": len(lines)}
+
+
+def _then(row: BlockedKey, act: Act) -> str:
+    waiting = _behind(row)
+    if waiting.next is None:
+        return _t("nothing waits behind it")
+    facts = {"next": f"#{waiting.next.seq}", "number": wording.many(waiting.number)}
+    if act.verb == "skip":
+        return _t("then #%(next)s runs; %(number)s waiting") % {**facts, "next": waiting.next.seq}
+    return _t("if it succeeds, #%(next)s runs; %(number)s waiting") % {**facts, "next": waiting.next.seq}
+
+
+def _behind(row: BlockedKey) -> Behind:
+    found: Behind = row.behind  # type: ignore[attr-defined]
+    return found
+
+
+def job_link(id: UUID, seq: int) -> SafeString:
+    return format_html('<a href="{}">#{}</a>', reverse("admin:jobqueue_job_change", args=[id]), seq)

@@ -1,0 +1,208 @@
+"""A job: what became of it, why it is not running, who stands around it, and what can be done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.utils import label_for_field
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .. import handlers, services
+from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
+from ..models import Job
+from ..redaction import redacted, restored
+from ..services.neighbours import neighbours
+from ..services.transactions import database
+from ..states import DEAD
+from .acting import ACTS, ActingAdmin, ReasonForm
+from .base import may_edit_data, may_see_data
+from .json_tree import json_tree
+from .timeline import drawn, parsed, stages
+from .wording import duration, last_line, ran_for
+
+TIMES = (
+    "created_at",
+    "start_after",
+    "started_at",
+    "assigned_at",
+    "attempt_finished_at",
+    "last_retry_at",
+    "heartbeat_at",
+    "expire_at",
+    "lease_until",
+    "cancel_requested_at",
+    "finalized_at",
+    "delete_at",
+)
+OPTIONS = (
+    "priority",
+    "retry_limit",
+    "retry_count",
+    "retry_delay",
+    "retry_delay_max",
+    "retry_backoff",
+    "expire_in_seconds",
+    "heartbeat_seconds",
+)
+
+
+class DataForm(ReasonForm):
+    """New data for a job, as JSON text."""
+
+    json = forms.CharField(
+        label=gettext_lazy("Data"),
+        widget=forms.Textarea(attrs={"rows": 16, "class": "vLargeTextField jq-code", "spellcheck": "false"}),
+        help_text=gettext_lazy("JSON. Values shown as ******** are kept unless you change them."),
+        strip=False,
+    )
+    field_order = ("json", "reason")
+
+    def clean_json(self) -> Any:
+        try:
+            return json.loads(self.cleaned_data["json"])
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(_("This is not JSON: %s") % str(error)[:200]) from error
+
+
+class JobPage(ActingAdmin):
+    """The pages of one job."""
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        job = self.job_or_none(request, object_id)
+        if job is None:
+            return self._gone(request, object_id)
+        using = database(None)
+        before, after = neighbours(job, using=using)
+        sees = may_see_data(request)
+        context = {
+            **self._context(request, job),
+            "title": f"#{job.seq}",
+            "why": self._why(job),
+            "timeline": drawn(found := stages(job)),
+            "stages": found,
+            "before": before,
+            "after": after,
+            "sees_data": sees,
+            "data": json_tree(redacted(job.data)) if sees else "",
+            "output": json_tree(redacted(job.output)) if sees else "",
+            "attempts": [_attempt(one) for one in reversed(job.attempts)],
+            "took": duration(ran_for(job)),
+            "times": _told(job, TIMES),
+            "options": _told(job, OPTIONS),
+            "acts": [act for act in ACTS.values() if job.state in act.takes and request.user.has_perm(act.permission)],
+            "may_edit": job.state in DEAD and may_edit_data(request),
+        }
+        return TemplateResponse(request, "admin/jobqueue/job/page.html", context)
+
+    def act_view(self, request: HttpRequest, id: UUID, verb: str) -> HttpResponse:
+        """Asks first, by GET; does it, by POST."""
+        act = ACTS.get(verb)
+        if act is None:
+            raise Http404
+        if not self.has_view_permission(request) or not request.user.has_perm(act.permission):
+            raise PermissionDenied
+        job = self.job_or_none(request, id)
+        if job is None:
+            return self._gone(request, str(id))
+        form = ReasonForm(request.POST if request.method == "POST" else None, needed=act.needs_reason)
+        if request.method == "POST" and form.is_valid():
+            moved = self.act_on_one(request, job, act, form.cleaned_data["reason"])
+            gone = moved and verb == "delete"
+            return HttpResponseRedirect(_list_url() if gone else _job_url(job))
+        line = {"job": job, "error": last_line(job.error), "taken": job.state in act.takes}
+        context = {
+            **self._context(request, job),
+            "title": act.label,
+            "act": act,
+            "form": form,
+            "lines": [line],
+            "number": int(job.state in act.takes),
+            "back": _job_url(job),
+        }
+        return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
+
+    def edit_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
+        """Retry a dead job with other data; the change is on record."""
+        if not self.has_view_permission(request) or not may_edit_data(request):
+            raise PermissionDenied
+        job = self.job_or_none(request, id)
+        if job is None:
+            return self._gone(request, str(id))
+        if request.method == "POST":
+            form = DataForm(request.POST)
+            if form.is_valid() and self._retry_with(request, job, form):
+                return HttpResponseRedirect(_job_url(job))
+        else:
+            shown = json.dumps(redacted(job.data), indent=2, ensure_ascii=False)
+            form = DataForm(initial={"json": shown})
+        context = {
+            **self._context(request, job),
+            "title": _("Retry with other data"),
+            "form": form,
+            "back": _job_url(job),
+            "is_dead": job.state in DEAD,
+        }
+        return TemplateResponse(request, "admin/jobqueue/job/edit.html", context)
+
+    def _retry_with(self, request: HttpRequest, job: Job, form: DataForm) -> bool:
+        data = restored(form.cleaned_data["json"], job.data)
+        try:
+            services.retry(job, data=data, operator=request.user.get_username(), reason=form.cleaned_data["reason"])
+        except (InvalidTransition, JobNotFound) as error:
+            self.message_user(request, _("Nothing was changed: %s") % error, messages.ERROR)
+            return True
+        except JobQueueError as error:
+            form.add_error("json", str(error))
+            return False
+        self.message_user(request, _("Retried with the new data."), messages.SUCCESS)
+        return True
+
+    def job_or_none(self, request: HttpRequest, id: str | UUID) -> Job | None:
+        """The job, to whom may see jobs; also when the id is none."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            return services.get_job(id)
+        except JobQueueError:
+            return None
+
+    def _gone(self, request: HttpRequest, id: str) -> HttpResponse:
+        self.message_user(request, _("There is no job %s: it may have been deleted.") % id[:60], messages.WARNING)
+        return HttpResponseRedirect(_list_url())
+
+    def _context(self, request: HttpRequest, job: Job) -> dict[str, Any]:
+        return {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, "job": job}
+
+    def _why(self, job: Job) -> str:
+        try:
+            return services.why(job, find_handler=handlers.discovered())
+        except JobNotFound:
+            return _("It was deleted just now.")
+
+
+def _attempt(one: dict[str, Any]) -> dict[str, Any]:
+    begin, end = parsed(one.get("started")), parsed(one.get("ended"))
+    return {**one, "began": begin, "took": duration(end - begin) if begin and end else ""}
+
+
+def _told(job: Job, columns: tuple[str, ...]) -> list[tuple[str, Any]]:
+    return [(str(label_for_field(name, Job)), getattr(job, name)) for name in columns]
+
+
+def _list_url() -> str:
+    return reverse("admin:jobqueue_job_changelist")
+
+
+def _job_url(job: Job) -> str:
+    return reverse("admin:jobqueue_job_change", args=[job.pk])

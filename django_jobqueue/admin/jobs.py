@@ -1,0 +1,124 @@
+"""Jobs: the list, with its filters, and what can be done to many."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ..models import Job
+from . import job_page, wording
+from .acting import ACTS, ActingAdmin
+from .changelist import JobChangeList
+from .filters import LIST_FILTER, LOOK_UPS
+
+HEX = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{0,4}){0,3}-?[0-9a-fA-F]{0,12}")
+
+
+@admin.register(Job)
+class JobAdmin(job_page.JobPage, ActingAdmin):
+    list_display = ("number", "state_shown", "queue_shown", "handler", "key", "tries", "sent", "ran", "error_shown")
+    list_display_links = ("number",)
+    list_filter = LIST_FILTER
+    look_ups = LOOK_UPS
+    sortable_by = ()
+    search_fields = ("id", "singleton_key")
+    search_help_text = _("The id of a job or its beginning, or the beginning of a key.")
+    actions = ("retry_jobs", "skip_jobs", "cancel_jobs", "delete_jobs")
+    actions_on_bottom = False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return JobChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        return super().get_queryset(request).defer("data", "output", "attempts")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        text = search_term.strip().replace("\0", "")
+        if not text:
+            return queryset, False
+        try:
+            return queryset.filter(pk=UUID(text)), False
+        except ValueError:
+            return queryset.filter(Q(singleton_key__startswith=text) | _id_begins(text)), False
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            path("<uuid:id>/act/<str:verb>/", self.admin_site.admin_view(self.act_view), name="jobqueue_job_act"),
+            path("<uuid:id>/edit/", self.admin_site.admin_view(self.edit_view), name="jobqueue_job_edit"),
+            *super().get_urls(),
+        ]
+
+    # ------------------------------------------------------------------------------------------------------ columns
+
+    @admin.display(description=_("job"))
+    def number(self, job: Job) -> str:
+        return f"#{job.seq}"
+
+    @admin.display(description=_("state"))
+    def state_shown(self, job: Job) -> SafeString:
+        return wording.state_badge(job.state)
+
+    @admin.display(description=_("queue"))
+    def queue_shown(self, job: Job) -> str:
+        return job.queue_id
+
+    @admin.display(description=_("handler"))
+    def handler(self, job: Job) -> str:
+        return job.name
+
+    @admin.display(description=_("key"))
+    def key(self, job: Job) -> str:
+        return job.singleton_key
+
+    @admin.display(description=_("attempt"))
+    def tries(self, job: Job) -> str:
+        return str(job.attempt) if job.attempt else ""
+
+    @admin.display(description=_("sent"))
+    def sent(self, job: Job) -> str:
+        return wording.time_tag(job.created_at)
+
+    @admin.display(description=_("took"))
+    def ran(self, job: Job) -> str:
+        return wording.duration(wording.ran_for(job))
+
+    @admin.display(description=_("error"))
+    def error_shown(self, job: Job) -> str:
+        return wording.last_line(job.error, 90)
+
+    # ------------------------------------------------------------------------------------------------------ actions
+
+    @admin.action(description=_("Retry selected jobs"), permissions=["retry"])
+    def retry_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return self.act_on_many(request, queryset, ACTS["retry"])
+
+    @admin.action(description=_("Skip selected jobs with a reason"), permissions=["skip"])
+    def skip_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return self.act_on_many(request, queryset, ACTS["skip"])
+
+    @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
+    def cancel_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return self.act_on_many(request, queryset, ACTS["cancel"])
+
+    @admin.action(description=_("Delete selected jobs"), permissions=["erase"])
+    def delete_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return self.act_on_many(request, queryset, ACTS["delete"])
+
+
+def _id_begins(text: str) -> Q:
+    """Ids that begin so, as a range, because an index knows ranges; nothing where it is no beginning of an id."""
+    if not HEX.fullmatch(text):
+        return Q(pk__in=[])
+    digits = text.replace("-", "").lower()
+    return Q(pk__gte=UUID(digits.ljust(32, "0")), pk__lte=UUID(digits.ljust(32, "f")))

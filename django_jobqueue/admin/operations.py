@@ -1,0 +1,173 @@
+"""Operations: who did what to which jobs, why, and how far it got; the page that carries a large one through."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
+
+from .. import services
+from ..models import BlockedKey, Job, Operation
+from ..redaction import redacted
+from ..services.transactions import database
+from .acting import ACTS, ActingAdmin, operation_url
+from .base import JobQueueAdmin, may_see_data
+from .changelist import CappedPaginator
+from .json_tree import json_tree
+from .wording import time_tag
+
+IDS_SHOWN = 200
+
+
+@admin.register(Operation)
+class OperationAdmin(JobQueueAdmin):
+    list_display = ("verb_shown", "operator", "reason_shown", "state_shown", "moved", "refused", "began")
+    list_display_links = ("verb_shown",)
+    sortable_by = ()
+    paginator = CappedPaginator
+    ordering = ("-pk",)  # ids are in the order of time, and indexed
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Who sees jobs sees what was done to them."""
+        return request.user.has_perm("jobqueue.view_job") or super().has_view_permission(request, obj)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer("selection", "details", "cursor")
+
+    def get_urls(self) -> list[URLPattern]:
+        wrap = self.admin_site.admin_view
+        return [
+            path("<uuid:id>/advance/", wrap(require_POST(self.advance_view)), name="jobqueue_operation_advance"),
+            path("<uuid:id>/stop/", wrap(require_POST(self.stop_view)), name="jobqueue_operation_stop"),
+            path("<uuid:id>/resume/", wrap(require_POST(self.resume_view)), name="jobqueue_operation_resume"),
+            *super().get_urls(),
+        ]
+
+    # -------------------------------------------------------------------------------------------------------- pages
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        operation = self._operation(request, object_id)
+        sees = may_see_data(request)
+        refused = operation.details.get("refused", {})
+        edits = operation.details.get("data", {}) if sees else {}
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": str(operation.verb).capitalize(),
+            "operation": operation,
+            "percent": percent(operation),
+            "is_open": operation.state != Operation.State.DONE,
+            "is_running": operation.state == Operation.State.RUNNING,
+            "may_act": self._may_act(request, operation),
+            "jobs": self._jobs(operation, refused),
+            "query": operation.selection.get("query"),
+            "edits": [
+                (id, json_tree(redacted(edit.get("before"))), json_tree(redacted(edit.get("after"))))
+                for id, edit in edits.items()
+            ],
+            "hides_edits": bool(operation.details.get("data")) and not sees,
+        }
+        return TemplateResponse(request, "admin/jobqueue/operation/page.html", context)
+
+    def advance_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
+        """About a second of it. A script asks for JSON; a button without scripts gets the page again."""
+        operation = self._to_act_on(request, id)
+        jobs = None if "ids" in operation.selection else self._thawed(request, operation)
+        operation = services.advance_operation(operation, jobs)
+        if "application/json" not in request.headers.get("Accept", ""):
+            return HttpResponseRedirect(operation_url(operation))
+        return JsonResponse(
+            {
+                "state": operation.state,
+                "moved": operation.moved,
+                "refused": operation.refused,
+                "percent": percent(operation),
+            }
+        )
+
+    def stop_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
+        operation = self._to_act_on(request, id)
+        services.stop_operation(operation)
+        return HttpResponseRedirect(operation_url(operation))
+
+    def resume_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
+        operation = self._to_act_on(request, id)
+        services.resume_operation(operation)
+        return HttpResponseRedirect(operation_url(operation))
+
+    def _operation(self, request: HttpRequest, id: str | UUID) -> Operation:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            wanted = id if isinstance(id, UUID) else UUID(id)
+        except ValueError as error:
+            raise Http404 from error
+        operation = Operation.objects.using(database(None)).filter(pk=wanted).first()
+        if operation is None:
+            raise Http404
+        return operation
+
+    def _to_act_on(self, request: HttpRequest, id: UUID) -> Operation:
+        operation = self._operation(request, id)
+        if not self._may_act(request, operation):
+            raise PermissionDenied
+        return operation
+
+    def _may_act(self, request: HttpRequest, operation: Operation) -> bool:
+        """Whoever may do it to jobs may also carry on what somebody else began."""
+        act = ACTS.get(operation.verb)
+        return act is not None and request.user.has_perm(act.permission)
+
+    def _thawed(self, request: HttpRequest, operation: Operation) -> Any:
+        model = BlockedKey if operation.selection.get("model") == "blockedkey" else Job
+        screen = self.admin_site.get_model_admin(model)
+        assert isinstance(screen, ActingAdmin)  # noqa: S101
+        return screen.thawed(request, operation)
+
+    def _jobs(self, operation: Operation, refused: dict[str, str]) -> list[dict[str, Any]]:
+        """Those it named, as they are now, and why some were refused; of a filter's, only the refused."""
+        ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused]))[:IDS_SHOWN]
+        found = Job.objects.using(database(None)).defer("data", "output", "attempts").in_bulk(map(UUID, ids))
+        return [{"id": id, "job": found.get(UUID(id)), "refused": refused.get(id)} for id in ids]
+
+    # ------------------------------------------------------------------------------------------------------ columns
+
+    @admin.display(description=_("what"))
+    def verb_shown(self, operation: Operation) -> str:
+        return operation.verb
+
+    @admin.display(description=_("why"))
+    def reason_shown(self, operation: Operation) -> str:
+        return operation.reason[:100]
+
+    @admin.display(description=_("state"))
+    def state_shown(self, operation: Operation) -> SafeString:
+        return format_html('<span class="jq-state jq-state-{}">{}</span>', operation.state, operation.state)
+
+    @admin.display(description=_("when"))
+    def began(self, operation: Operation) -> str:
+        return time_tag(operation.started_at)
+
+
+def percent(operation: Operation) -> int:
+    """How far it is, by the numbers it has gone through."""
+    if operation.state == Operation.State.DONE or operation.cursor is None:
+        return 100
+    place = int(operation.cursor["place"])
+    if "ids" in operation.selection:
+        return min(100, 100 * place // max(1, len(operation.selection["ids"])))
+    first, last = int(operation.selection["from"]), int(operation.selection["until"])
+    return min(100, 100 * (place - first) // max(1, last - first))

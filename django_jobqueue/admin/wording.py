@@ -1,0 +1,80 @@
+"""Times, numbers and states as people read them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timesince import timesince
+from django.utils.translation import gettext as _
+
+from ..models import Job
+from ..services.windows import MANY
+from ..states import JobState
+
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def duration(value: timedelta | float | None) -> str:
+    """Two units at most: ``3 d 4 h``, ``1 min 20 s``, ``1.25 s``, ``40 ms``."""
+    if value is None:
+        return ""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    seconds = max(0.0, seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.3g} s"
+    for place, (size, unit) in enumerate(UNITS):
+        if seconds >= size:
+            whole, rest = divmod(int(seconds), size)
+            small, small_unit = UNITS[place + 1] if place + 1 < len(UNITS) else (1, "")
+            return f"{whole} {unit}" + (f" {rest // small} {small_unit}" if small_unit and rest // small else "")
+    raise AssertionError("unreachable")
+
+
+def moment(value: datetime | None) -> str:
+    """To the second, in the reader's time zone."""
+    return "" if value is None else date_format(timezone.localtime(value), "Y-m-d H:i:s")
+
+
+def time_tag(value: datetime | None, *, ago: bool = False) -> SafeString | str:
+    """A moment that a machine can read too; with how long ago it was."""
+    if value is None:
+        return ""
+    text = _("%s ago") % timesince(value, depth=1) if ago else moment(value)
+    return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), moment(value), text)
+
+
+def state_badge(state: str) -> SafeString:
+    known = state if state in JobState.values else "unknown"
+    return format_html('<span class="jq-state jq-state-{}">{}</span>', known, _label(state))
+
+
+def _label(state: str) -> str:
+    return str(JobState(state).label) if state in JobState.values else state
+
+
+def many(number: int) -> str:
+    """A number that was counted as far as ``MANY``."""
+    return f"{MANY:,}+" if number > MANY else f"{number:,}"
+
+
+def last_line(error: str, length: int = 120) -> str:
+    """What an error says: the last line of its traceback."""
+    lines = error.strip().splitlines()
+    text = lines[-1] if lines else ""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def ran_for(job: Job) -> timedelta | None:
+    """How long the latest attempt took, or takes so far."""
+    if job.assigned_at is None:
+        return None
+    if job.state in (JobState.ACTIVE, JobState.CANCELLING):
+        return timezone.now() - job.assigned_at
+    ended = job.finalized_at if job.state == JobState.COMPLETED else job.attempt_finished_at
+    return ended - job.assigned_at if ended is not None and ended >= job.assigned_at else None

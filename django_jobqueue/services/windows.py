@@ -1,0 +1,233 @@
+"""Jobs in the order of their sends, a bounded piece at a time, however many there are.
+
+No b-tree knows that order, because it would be one more index that every job pays for. The index of ranges (BRIN)
+finds the jobs of a window of numbers instead, and windows are looked through one after the other until there are
+enough jobs or enough was looked at. What a selective index finds cheaply is asked for directly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from django.db import OperationalError, transaction
+from django.db.models import QuerySet
+from psycopg.errors import QueryCanceled
+
+from ..expressions import SEQUENCE
+from ..models import Job
+from .transactions import in_transaction, rows
+
+J = TypeVar("J", bound=Job)
+R = TypeVar("R")
+
+MOST = 100_000  # numbers looked through for one piece
+NARROW = 1_000  # the first window
+WIDER = 4
+MANY = 10_000  # as far as is counted
+CHEAP = 20_000  # the planner's units: what an index must find at less is asked for directly
+DIRECT_MS = 500  # and given up when the planner was wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[J]):
+    """Some jobs, and where to go on: ``place`` is given as ``before`` or ``after`` again."""
+
+    jobs: list[J]
+    place: int
+    more: bool
+    looked: int = 0  # numbers looked through; none if an index knew them all
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many there are: exactly, or at least ``MANY``, or among the newest numbers only."""
+
+    number: int
+    among: int | None = None
+
+    @property
+    def is_capped(self) -> bool:
+        return self.number > MANY
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.is_capped and self.among is None
+
+
+def look(
+    jobs: QuerySet[J], number: int, *, before: int | None = None, after: int | None = None, most: int = MOST
+) -> Piece[J]:
+    """Up to ``number`` of these jobs: the newest of those sent before a number, or the oldest of those sent after one.
+
+    Newest first without either. At most ``most`` numbers are looked through; a piece that has fewer jobs and ``more``
+    stopped there.
+    """
+    return in_transaction(jobs.db, partial(_look, jobs, number, before, after, most))
+
+
+def count(jobs: QuerySet[Any]) -> Count:
+    """How many these are, as far as that can be said at a bounded price."""
+    return in_transaction(jobs.db, partial(_count, jobs))
+
+
+def last_number(using: str) -> int:
+    """The number of the latest send."""
+    value, used = rows(using, f"SELECT last_value, is_called FROM {SEQUENCE}")[0]
+    return int(value) if used else 0
+
+
+def first_number(using: str) -> int:
+    """A number below which there are no jobs, not far from the oldest."""
+    return in_transaction(using, lambda: _Walk(using, 0, last_number(using)).skip(0))
+
+
+# ------------------------------------------------------------------------------------------------------------ looking
+
+
+def _look(jobs: QuerySet[J], number: int, before: int | None, after: int | None, most: int) -> Piece[J]:
+    using = jobs.db
+    order = "-seq" if after is None else "seq"
+    bounded = jobs.order_by(order)
+    if before is not None:
+        bounded = bounded.filter(seq__lt=before)
+    if after is not None:
+        bounded = bounded.filter(seq__gt=after)
+    if _is_filtered(jobs) and _is_selective(bounded):
+        found = _directly(bounded[:number])
+        if found is not None:
+            return Piece(found, found[-1].seq if found else 0, len(found) == number)
+    last = last_number(using)
+    if after is None:
+        walk = _Walk(using, last if before is None else min(before - 1, last), 0)
+    else:
+        walk = _Walk(using, after, last)
+    with _only_bitmaps(using):
+        return walk.gather(jobs.order_by(order), number, most)
+
+
+class _Walk:
+    """Over the numbers from ``start`` to ``end``, down or up, window by window."""
+
+    def __init__(self, using: str, start: int, end: int) -> None:
+        self.using, self.start, self.end, self.down = using, start, end, end <= start
+
+    def step(self, place: int, width: int) -> int:
+        return max(self.end, place - width) if self.down else min(self.end, place + width)
+
+    def within(self, jobs: QuerySet[J], one: int, other: int) -> QuerySet[J]:
+        return jobs.filter(seq__gt=min(one, other), seq__lte=max(one, other))
+
+    def gather(self, jobs: QuerySet[J], number: int, most: int) -> Piece[J]:
+        found: list[J] = []
+        place, width, looked = self.start, min(NARROW, most), 0
+        while place != self.end and looked < most:
+            reached = self.step(place, width)
+            part = list(self.within(jobs, place, reached)[: number - len(found)])
+            found += part
+            if len(found) == number:
+                return Piece(found, found[-1].seq, True, looked)
+            if not part and self.is_empty(place, reached):
+                place, width = self.skip(reached), min(NARROW, most)
+            else:
+                looked += abs(place - reached)
+                place, width = reached, min(width * WIDER, most - looked)
+        return Piece(found, place + 1 if self.down else place, place != self.end, looked)
+
+    def is_empty(self, one: int, other: int) -> bool:
+        return not self.within(Job.objects.using(self.using).order_by(), one, other).exists()
+
+    def skip(self, place: int) -> int:
+        """Where the next job is not far, or the end: numbers of jobs long gone are not looked through."""
+        width, growing = NARROW * WIDER, True
+        while place != self.end:
+            reached = self.step(place, width)
+            if self.is_empty(place, reached):
+                place = reached
+                width = width * WIDER if growing else width
+            elif width <= NARROW:
+                break
+            else:
+                width, growing = width // WIDER, False
+        return place
+
+
+# ----------------------------------------------------------------------------------------------------------- counting
+
+
+def _count(jobs: QuerySet[Any]) -> Count:
+    using = jobs.db
+    wanted = jobs.order_by()
+    if not _is_filtered(jobs):
+        return Count(wanted[: MANY + 1].count())
+    if _is_selective(wanted):
+        found = _directly(wanted.values_list("pk")[: MANY + 1])
+        if found is not None:
+            return Count(len(found))
+    last = last_number(using)
+    walk = _Walk(using, last, 0)
+    with _only_bitmaps(using):
+        newest = walk.within(wanted, last, walk.step(last, MOST))
+        number = newest[: MANY + 1].count()
+        older = not walk.is_empty(walk.step(last, MOST), 0) if last > MOST else False
+    return Count(number, MOST if older and number <= MANY else None)
+
+
+# ------------------------------------------------------------------------------------------------------- the planner
+
+
+def _is_filtered(jobs: QuerySet[Any]) -> bool:
+    return bool(jobs.query.where)
+
+
+def _is_selective(jobs: QuerySet[Any]) -> bool:
+    """Whether the planner knows an index that finds all of these at little cost."""
+    (document,) = json.loads(jobs.order_by().only("seq").explain(format="json"))
+    plan = document["Plan"]
+    return plan["Total Cost"] <= CHEAP and not _reads_everything(plan)
+
+
+def _reads_everything(node: dict[str, Any]) -> bool:
+    """A sequential scan, or a whole index from one end to the other."""
+    kind = node["Node Type"]
+    if kind == "Seq Scan" or (kind.startswith("Index") and "Index Cond" not in node and not _is_partial(node)):
+        return True
+    return any(_reads_everything(child) for child in node.get("Plans", ()))
+
+
+def _is_partial(node: dict[str, Any]) -> bool:
+    return not node["Index Name"].endswith("_pkey")
+
+
+def _directly(jobs: QuerySet[Any, R]) -> list[R] | None:
+    """These jobs, or nothing if it takes longer than the planner thought."""
+    using = jobs.db
+    try:
+        with transaction.atomic(using=using), _set(using, statement_timeout=f"{DIRECT_MS}ms"):
+            return list(jobs)
+    except OperationalError as error:
+        if not isinstance(error.__cause__, QueryCanceled):
+            raise
+        return None
+
+
+@contextmanager
+def _only_bitmaps(using: str) -> Iterator[None]:
+    """So that a window is never read along some other index of all jobs, whatever the statistics say."""
+    with _set(using, enable_indexscan="off", enable_indexonlyscan="off"):
+        yield
+
+
+@contextmanager
+def _set(using: str, **settings: str) -> Iterator[None]:
+    """Settings for a few statements of this transaction; a rollback brings the old ones back by itself."""
+    before = {name: rows(using, "SELECT current_setting(%s)", [name])[0][0] for name in settings}
+    for name, value in settings.items():
+        rows(using, "SELECT set_config(%s, %s, true)", [name, value])
+    yield
+    for name, value in before.items():
+        rows(using, "SELECT set_config(%s, %s, true)", [name, value])

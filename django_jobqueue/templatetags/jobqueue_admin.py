@@ -1,0 +1,46 @@
+"""What the admin's templates say about jobs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import template
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+
+from ..admin import wording
+
+register = template.Library()
+
+
+@register.filter
+def state_badge(state: str) -> SafeString:
+    return wording.state_badge(state)
+
+
+@register.filter
+def time_tag(value: datetime | None) -> str:
+    return wording.time_tag(value)
+
+
+@register.filter
+def duration(value: timedelta | float | None) -> str:
+    return wording.duration(value)
+
+
+@register.filter
+def last_line(error: str) -> str:
+    return wording.last_line(error)
+
+
+@register.filter
+def percent(share: float) -> str:
+    """How far a handler says it is, from 0 to 1."""
+    return f"{share:.0%}"
+
+
+@register.simple_tag
+def query(**parameters: Any) -> str:
+    """Parameters of a link, encoded."""
+    return urlencode(parameters)
