@@ -42,8 +42,11 @@ class BlockedChangeList(ChangeList):
 
     counted: Count
 
-    def get_results(self, request: HttpRequest) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.title = str(self.opts.verbose_name_plural).capitalize()
+
+    def get_results(self, request: HttpRequest) -> None:
         self.counted = count(self.queryset)
         self.result_count = min(self.counted.number, MANY)
         self.full_result_count = self.result_count
@@ -90,7 +93,7 @@ def with_behind(rows: Iterable[BlockedKey]) -> list[BlockedKey]:
 
 @admin.register(BlockedKey)
 class BlockedKeyAdmin(ActingAdmin):
-    list_display = ("key", "queue_shown", "blocker", "since", "waiting", "oldest", "next_shown")
+    list_display = ("key", "queue_shown", "blocker", "since", "waiting", "next_shown")
     list_display_links = ("key",)
     list_filter = (OrderedQueueFilter, FingerprintFilter)
     look_ups = ("queue", "fingerprint")
@@ -144,17 +147,19 @@ class BlockedKeyAdmin(ActingAdmin):
 
     @admin.display(description=_("waiting"))
     def waiting(self, row: BlockedKey) -> str | SafeString:
-        number = _behind(row).number
-        if not number:
+        """How many, and since when the oldest does."""
+        found = _behind(row)
+        if not found.number:
             return "0"
         query = urlencode({"queue": row.queue_id, "key": row.singleton_key, "state": "waiting"})
         return format_html(
-            '<a href="{}?{}">{}</a>', reverse("admin:jobqueue_job_changelist"), query, wording.many(number)
+            '<a href="{}?{}">{}</a> <span class="jq-quiet">{} {}</span>',
+            reverse("admin:jobqueue_job_changelist"),
+            query,
+            wording.many(found.number),
+            _t("oldest"),
+            wording.time_tag(found.oldest_at, ago=True),
         )
-
-    @admin.display(description=_("oldest waiting"))
-    def oldest(self, row: BlockedKey) -> str:
-        return wording.time_tag(_behind(row).oldest_at, ago=True)
 
     @admin.display(description=_("runs next"))
     def next_shown(self, row: BlockedKey) -> str | SafeString:

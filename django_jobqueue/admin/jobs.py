@@ -11,7 +11,9 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
@@ -25,7 +27,7 @@ HEX = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{0,4}){0,3}-?[0-9a-fA-F]{0,12}")
 
 @admin.register(Job)
 class JobAdmin(job_page.JobPage, ActingAdmin):
-    list_display = ("number", "state_shown", "queue_shown", "handler", "key", "tries", "sent", "ran", "error_shown")
+    list_display = ("number", "state_shown", "work", "key", "sent", "ran", "error_shown")
     list_display_links = ("number",)
     list_filter = LIST_FILTER
     look_ups = LOOK_UPS
@@ -67,23 +69,18 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
 
     @admin.display(description=_("state"))
     def state_shown(self, job: Job) -> SafeString:
-        return wording.state_badge(job.state)
+        badge = wording.state_badge(job.state)
+        if job.attempt < 2:
+            return badge
+        return format_html('{} <span class="jq-quiet">{}</span>', badge, _t("attempt %d") % job.attempt)
 
-    @admin.display(description=_("queue"))
-    def queue_shown(self, job: Job) -> str:
-        return job.queue_id
-
-    @admin.display(description=_("handler"))
-    def handler(self, job: Job) -> str:
-        return job.name
+    @admin.display(description=_("queue and handler"))
+    def work(self, job: Job) -> SafeString:
+        return format_html('{} <span class="jq-quiet">{}</span>', job.queue_id, job.name)
 
     @admin.display(description=_("key"))
     def key(self, job: Job) -> str:
         return job.singleton_key
-
-    @admin.display(description=_("attempt"))
-    def tries(self, job: Job) -> str:
-        return str(job.attempt) if job.attempt else ""
 
     @admin.display(description=_("sent"))
     def sent(self, job: Job) -> str:

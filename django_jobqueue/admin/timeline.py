@@ -15,7 +15,7 @@ from ..models import Job
 from ..states import FINAL, RUNNING, JobState
 from .wording import duration, moment
 
-WIDTH, HEIGHT, BAR = 1000, 78, 26
+WIDTH, HEIGHT = 1000, 26
 LEAST = 0.012  # of the width: what is shorter is still seen
 MOST_ATTEMPTS = 30
 
@@ -89,33 +89,21 @@ def drawn(found: list[Stage]) -> SafeString:
     places = [sum(widths[:number]) for number in range(len(widths))]
     bars = format_html_join(
         "",
-        '<rect class="jq-stage-{}" x="{}" y="22" width="{}" height="{}" rx="3"><title>{}</title></rect>',
+        '<rect class="jq-stage-{}" x="{}" y="0" width="{}" height="{}"><title>{}</title></rect>',
         (
-            (stage.kind, f"{place:.1f}", f"{max(width - 2, 1):.1f}", BAR, stage.told)
+            (stage.kind, f"{place:.1f}", f"{max(width - 2, 1):.1f}", HEIGHT, stage.told)
             for stage, place, width in zip(found, places, widths, strict=True)
-        ),
-    )
-    texts = format_html_join(
-        "",
-        '<text class="jq-stage-text" x="{}" y="64" text-anchor="middle">{}</text>',
-        (
-            (f"{place + width / 2:.1f}", duration(stage.seconds))
-            for stage, place, width in zip(found, places, widths, strict=True)
-            if width > 60
         ),
     )
     return format_html(
-        '<svg class="jq-timeline" viewBox="0 0 {} {}" role="img" aria-label="{}">'
-        '<text class="jq-stage-text" x="0" y="14">{}</text>'
-        '<text class="jq-stage-text" x="{}" y="14" text-anchor="end">{}</text>{}{}</svg>',
+        '<svg class="jq-timeline" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+        '<p class="jq-ends"><span>{}</span><span>{}</span></p>',
         WIDTH,
         HEIGHT,
         "; ".join(stage.told for stage in found),
-        moment(found[0].begin),
-        WIDTH,
-        moment(found[-1].end),
         bars,
-        texts,
+        moment(found[0].begin),
+        moment(found[-1].end),
     )
 
 

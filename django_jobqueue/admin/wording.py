@@ -8,7 +8,6 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 
 from ..models import Job
@@ -18,7 +17,7 @@ from ..states import JobState
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def duration(value: timedelta | float | None) -> str:
+def duration(value: timedelta | float | None, *, units: int = 2) -> str:
     """Two units at most: ``3 d 4 h``, ``1 min 20 s``, ``1.25 s``, ``40 ms``."""
     if value is None:
         return ""
@@ -27,12 +26,13 @@ def duration(value: timedelta | float | None) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 10:
-        return f"{seconds:.3g} s"
+        return f"{seconds:.2g} s"
     for place, (size, unit) in enumerate(UNITS):
         if seconds >= size:
             whole, rest = divmod(int(seconds), size)
             small, small_unit = UNITS[place + 1] if place + 1 < len(UNITS) else (1, "")
-            return f"{whole} {unit}" + (f" {rest // small} {small_unit}" if small_unit and rest // small else "")
+            more = units > 1 and small_unit and rest // small
+            return f"{whole} {unit}" + (f" {rest // small} {small_unit}" if more else "")
     raise AssertionError("unreachable")
 
 
@@ -45,8 +45,14 @@ def time_tag(value: datetime | None, *, ago: bool = False) -> SafeString | str:
     """A moment that a machine can read too; with how long ago it was."""
     if value is None:
         return ""
-    text = _("%s ago") % timesince(value, depth=1) if ago else moment(value)
+    text = _("%s ago") % duration(timezone.now() - value, units=1) if ago else _brief(value)
     return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), moment(value), text)
+
+
+def _brief(value: datetime) -> str:
+    """Without the day if it is today's."""
+    local = timezone.localtime(value)
+    return date_format(local, "H:i:s" if local.date() == timezone.localdate() else "Y-m-d H:i")
 
 
 def state_badge(state: str) -> SafeString:

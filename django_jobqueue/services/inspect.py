@@ -212,7 +212,8 @@ def _why_running(job: Job) -> str:
 def _why_ended(job: Job) -> str:
     text = f"It has ended: {job.get_state_display()} since {_time(job.finalized_at)}."
     if job.error and job.state != JobState.COMPLETED:
-        text += f" {job.error.strip().splitlines()[-1][:200]}"
+        last = job.error.strip().splitlines()[-1][:200]
+        text += f" {last}" if last.endswith((".", "!", "?")) else f" {last}."
     if job.state in DEAD and job.policy == ORDERED:
         text += f" It blocks the key {job.singleton_key!r} until somebody retries or skips it."
     return text

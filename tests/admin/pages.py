@@ -1,0 +1,74 @@
+"""Addresses of the admin's pages, and a reader of what they contain."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.urls import reverse
+
+JOBS, BLOCKED, OPERATIONS = (f"/admin/jobqueue/{name}/" for name in ("job", "blockedkey", "operation"))
+
+
+def job_url(job: Any) -> str:
+    return reverse("admin:jobqueue_job_change", args=[job.pk])
+
+
+def act_url(job: Any, verb: str) -> str:
+    return reverse("admin:jobqueue_job_act", args=[job.pk, verb])
+
+
+def edit_url(job: Any) -> str:
+    return reverse("admin:jobqueue_job_edit", args=[job.pk])
+
+
+def addresses(ids: dict[str, UUID | str]) -> list[str]:
+    """Every address of our screens; ``ids`` says which row of each model to name."""
+    found = []
+    for model, screen in admin.site._registry.items():
+        if model._meta.app_label != "jobqueue":
+            continue
+        for pattern in screen.get_urls():
+            if not getattr(pattern, "name", None):
+                continue
+            given = {
+                name: "retry" if name == "verb" else ids[str(model._meta.model_name)]
+                for name in pattern.pattern.converters
+            }
+            found.append(reverse(f"admin:{pattern.name}", kwargs=given))
+    return sorted(set(found))
+
+
+class Reader(HTMLParser):
+    """What a browser would make of a page: its tags and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.inline_scripts = 0
+        self._inside = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if self._inside in ("script", "style") and data.strip():
+            self.inline_scripts += 1
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def read(response: Any) -> Reader:
+    reader = Reader()
+    reader.feed(response.content.decode())
+    return reader

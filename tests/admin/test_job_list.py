@@ -1,0 +1,290 @@
+"""The list of jobs: filters, search, ranges, older and newer, and what is done to the selected ones."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from django_jobqueue import services
+from django_jobqueue.admin.jobs import JobAdmin
+from django_jobqueue.models import Job, Operation
+from django_jobqueue.services import windows
+from django_jobqueue.states import JobState
+from tests.admin.pages import JOBS, read
+from tests.factories import JobFactory
+from tests.past import reread
+
+pytestmark = pytest.mark.django_db
+
+
+def shown(client, query=""):
+    """The numbers of the jobs on a page, in their order."""
+    response = client.get(f"{JOBS}?{query}")
+    assert response.status_code == 200
+    return [int(n) for n in re.findall(r'class="field-number"><a[^>]*>#(\d+)<', response.content.decode())]
+
+
+@pytest.fixture
+def jobs(queue, fifo_queue):
+    now = timezone.now()
+    return {
+        "old": JobFactory(queue=queue, name="mail", created_at=now - timedelta(days=3), tags=["a", "b"]),
+        "done": JobFactory(
+            queue=queue,
+            name="mail",
+            state=JobState.COMPLETED,
+            assignee="web-1",
+            assigned_at=now - timedelta(seconds=90),
+            finalized_at=now,
+            tags=["a"],
+        ),
+        "failed": JobFactory(
+            queue=fifo_queue, name="ship", singleton_key="customer-7", state=JobState.FAILED, attempt=3
+        ),
+        "running": JobFactory(queue=queue, name="mail", state=JobState.ACTIVE, assignee="web-2"),
+    }
+
+
+def minutes(moment):
+    return timezone.localtime(moment).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    (
+        ("", ["running", "failed", "done", "old"]),
+        ("state=failed", ["failed"]),
+        ("state=waiting", ["old"]),
+        ("state=running", ["running"]),
+        ("state=dead", ["failed"]),
+        ("state=finished", ["failed", "done"]),
+        ("state=nonsense", ["running", "failed", "done", "old"]),
+        ("queue=orders", ["failed"]),
+        ("handler=mail", ["running", "done", "old"]),
+        ("key=customer-7", ["failed"]),
+        ("worker=web-1", ["done"]),
+        ("tag=a", ["done", "old"]),
+        ("tag=a,+b", ["old"]),
+        ("handler=mail&state=waiting", ["old"]),
+        ("attempt__range__gte=2", ["failed"]),
+        ("attempt__range__lte=0", ["old"]),
+        ("duration__range__gte=60", ["done"]),
+        ("duration__range__gte=60&duration__range__lte=80", []),
+        ("q=customer", ["failed"]),
+        ("q=ustomer", []),
+        ("q=%00", ["running", "failed", "done", "old"]),
+        ("key=%00", ["running", "failed", "done", "old"]),
+        ("attempt__range__gte=many", ["running", "failed", "done", "old"]),
+    ),
+)
+def test_filters(boss, jobs, query, names):
+    assert shown(boss, query) == [jobs[name].seq for name in names]
+
+
+def test_a_range_of_time(boss, jobs):
+    yesterday = minutes(timezone.now() - timedelta(days=1))
+
+    assert shown(boss, f"created_at__range__lte={yesterday}") == [jobs["old"].seq]
+    assert jobs["old"].seq not in shown(boss, f"created_at__range__gte={yesterday}")
+    assert shown(boss, f"finalized_at__range__gte={yesterday}") == [jobs["failed"].seq, jobs["done"].seq]
+
+
+def test_a_bad_range_is_said(boss, jobs):
+    assert "Enter a number" in read(boss.get(f"{JOBS}?attempt__range__gte=many")).text
+
+
+def test_a_job_is_found_by_its_id_and_by_the_beginning_of_it(boss, jobs):
+    job = jobs["failed"]
+
+    assert shown(boss, f"q={job.pk}") == [job.seq]
+    assert shown(boss, f"q={job.pk.hex}") == [job.seq]
+    assert shown(boss, f"q={str(job.pk)[:23]}") == [job.seq]
+    assert shown(boss, f"q={str(job.pk)[:33]}") == [job.seq]
+
+
+def test_filters_keep_each_other(boss, jobs):
+    page = boss.get(f"{JOBS}?state=waiting&handler=mail").content.decode()
+
+    assert '<input type="hidden" name="handler" value="mail">' in page
+    assert "?handler=mail&amp;queue=orders&amp;state=waiting" in page
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    (
+        "data__password__startswith=a",
+        "data__contains=a",
+        "queue__policy=standard",
+        "error__icontains=x",
+        "id__gt=1",
+        "e",
+    ),
+)
+def test_only_declared_look_ups_filter(boss, jobs, look_up):  # fault 69
+    response = boss.get(f"{JOBS}?{look_up}")
+
+    assert response.status_code in (302, 400)
+    assert "mail" not in response.content.decode()
+
+
+def test_older_and_newer_go_through_all(boss, queue, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 10)
+    seqs = [JobFactory(queue=queue).seq for _ in range(25)][::-1]
+
+    first = boss.get(JOBS).context["cl"]
+    second = boss.get(JOBS + first.older_link).context["cl"]
+    third = boss.get(JOBS + second.older_link).context["cl"]
+
+    pages = [[job.seq for job in cl.result_list] for cl in (first, second, third)]
+    assert pages == [seqs[:10], seqs[10:20], seqs[20:]]
+    assert (first.newer_link, third.older_link) == (None, None)
+    back = boss.get(JOBS + third.newer_link).context["cl"]
+    assert [job.seq for job in back.result_list] == pages[1]
+    top = boss.get(JOBS + back.newer_link).context["cl"]
+    assert [job.seq for job in top.result_list] == pages[0]
+
+
+@pytest.mark.parametrize("place", ("x", "-1", "9" * 40, "%00", ""))
+def test_a_place_that_is_none_is_the_beginning(boss, queue, place):
+    job = JobFactory(queue=queue)
+
+    assert shown(boss, f"older={place}") in ([job.seq], [])
+    assert boss.get(f"{JOBS}?newer={place}").status_code == 200
+
+
+def test_a_page_that_looked_far_enough_says_so(boss, queue, monkeypatch):
+    monkeypatch.setattr(windows, "NARROW", 4)
+    monkeypatch.setattr(windows, "CHEAP", 0)
+    monkeypatch.setattr(
+        "django_jobqueue.services.windows.look.__kwdefaults__", {**windows.look.__kwdefaults__, "most": 10}
+    )
+    JobFactory(queue=queue, name="rare")
+    for _ in range(30):
+        JobFactory(queue=queue, name="often")
+
+    page = boss.get(f"{JOBS}?handler=rare")
+
+    assert "Looked through 10 jobs" in read(page).text
+    cl = page.context["cl"]
+    for _ in range(5):
+        if cl.result_list:
+            break
+        cl = boss.get(JOBS + cl.older_link).context["cl"]
+    assert [job.name for job in cl.result_list] == ["rare"]
+
+
+def test_more_than_many_are_not_counted(boss, queue, monkeypatch):
+    monkeypatch.setattr(windows, "MANY", 20)
+    monkeypatch.setattr("django_jobqueue.admin.wording.MANY", 20)
+    for _ in range(30):
+        JobFactory(queue=queue)
+
+    assert "20+ jobs" in read(boss.get(JOBS)).text
+
+
+def test_data_is_not_read_for_a_list(boss, jobs, django_assert_max_num_queries):
+    with django_assert_max_num_queries(40) as queries:
+        boss.get(JOBS)
+
+    assert not [query for query in queries.captured_queries if '"data"' in query["sql"]]
+
+
+# ------------------------------------------------------------------------------------------------------------ actions
+
+
+def act(client, action, *jobs, query="", **more):
+    given = {"action": action, "_selected_action": [str(job.pk) for job in jobs], "index": 0, "select_across": 0}
+    return client.post(f"{JOBS}?{query}", given | more)
+
+
+def test_a_preview_says_what_will_happen_and_changes_nothing(boss, jobs):
+    page = read(act(boss, "retry_jobs", jobs["failed"], jobs["done"]))
+
+    assert "gets one more attempt" in page.text
+    assert "nothing: it is completed" in page.text
+    assert reread(jobs["failed"]).state == "failed"
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("action", "job", "state"),
+    (
+        ("retry_jobs", "failed", "retry"),
+        ("skip_jobs", "failed", "stopped"),
+        ("cancel_jobs", "old", "cancelled"),
+        ("cancel_jobs", "running", "cancelling"),
+    ),
+)
+def test_confirmed_it_is_done_and_recorded(boss, jobs, action, job, state):
+    response = act(boss, action, jobs[job], confirmed=1, reason="because")
+
+    assert reread(jobs[job]).state == state
+    (operation,) = Operation.objects.all()
+    assert (operation.operator, operation.reason, operation.moved) == ("boss", "because", 1)
+    assert "because" in read(boss.get(response.url)).text
+
+
+def test_finished_jobs_are_deleted(boss, jobs):
+    response = act(boss, "delete_jobs", jobs["done"], jobs["old"], confirmed=1)
+
+    assert set(Job.objects.values_list("seq", flat=True)) == {jobs[n].seq for n in ("old", "failed", "running")}
+    page = read(boss.get(response.url)).text
+    assert "refused: it is created" in page
+    assert "deleted" in page
+
+
+def test_a_skip_without_a_reason_asks_for_it(boss, jobs):
+    page = act(boss, "skip_jobs", jobs["failed"], confirmed=1, reason="  ")
+
+    assert "This field is required" in read(page).text
+    assert reread(jobs["failed"]).state == "failed"
+
+
+def test_select_all_means_what_the_filters_find(boss, queue, jobs):
+    others = [JobFactory(queue=queue, name="ship", state=JobState.FAILED) for _ in range(3)]
+    spared = JobFactory(queue=queue, name="mail", state=JobState.FAILED)
+
+    preview = act(boss, "retry_jobs", others[0], query="handler=ship", select_across=1)
+    assert "All 4 jobs that the filters find" in read(preview).text
+    response = act(boss, "retry_jobs", others[0], query="handler=ship&older=1", select_across=1, confirmed=1)
+    late = JobFactory(queue=queue, name="ship", state=JobState.FAILED)
+    page = boss.get(response.url).content.decode()
+    assert "data-jq-running" in page
+    answer = boss.post(response.url.replace("change/", "advance/"), headers={"Accept": "application/json"})
+
+    assert answer.json() == {"state": "done", "moved": 4, "refused": 0, "percent": 100}
+    assert {reread(job).state for job in (*others, jobs["failed"])} == {"retry"}
+    assert {reread(job).state for job in (spared, late)} == {"failed"}
+
+
+def test_without_scripts_a_button_goes_on(boss, queue):
+    job = JobFactory(queue=queue, state=JobState.FAILED)
+    operation = services.begin_operation("retry", selection={"model": "job", "query": ""}, operator="x")
+
+    response = boss.post(f"/admin/jobqueue/operation/{operation.pk}/advance/")
+
+    assert response.url.endswith(f"{operation.pk}/change/")
+    assert reread(job).state == "retry"
+
+
+def test_an_operation_is_stopped_and_resumed(boss, queue):
+    operation = services.begin_operation("retry", selection={"model": "job", "query": ""}, operator="x")
+    page = f"/admin/jobqueue/operation/{operation.pk}/"
+
+    boss.post(f"{page}stop/")
+    assert "stopped" in read(boss.get(f"{page}change/")).text
+    boss.post(f"{page}resume/")
+
+    operation.refresh_from_db()
+    assert operation.state == "running"
+
+
+def test_a_selection_that_is_none_is_refused(boss, jobs):
+    given = {"action": "retry_jobs", "_selected_action": ["1 OR 1=1"], "index": 0, "confirmed": 1}
+
+    assert boss.post(JOBS, given).status_code == 400
+    assert boss.post(JOBS, {**given, "_selected_action": [str(jobs["old"].pk)] * 1001}).status_code == 400
+    assert not Operation.objects.exists()
