@@ -77,8 +77,7 @@ def count(jobs: QuerySet[Any]) -> Count:
 
 def last_number(using: str) -> int:
     """The number of the latest send."""
-    value, used = rows(using, f"SELECT last_value, is_called FROM {SEQUENCE}")[0]
-    return int(value) if used else 0
+    return int(rows(using, f"SELECT pg_sequence_last_value('{SEQUENCE}'::regclass)")[0][0] or 0)
 
 
 def first_number(using: str) -> int:

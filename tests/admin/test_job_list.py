@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.utils import timezone
@@ -158,9 +159,7 @@ def test_a_place_that_is_none_is_the_beginning(boss, queue, place):
 def test_a_page_that_looked_far_enough_says_so(boss, queue, monkeypatch):
     monkeypatch.setattr(windows, "NARROW", 4)
     monkeypatch.setattr(windows, "CHEAP", 0)
-    monkeypatch.setattr(
-        "django_jobqueue.services.windows.look.__kwdefaults__", {**windows.look.__kwdefaults__, "most": 10}
-    )
+    monkeypatch.setattr("django_jobqueue.admin.changelist.look", partial(windows.look, most=10))
     JobFactory(queue=queue, name="rare")
     for _ in range(30):
         JobFactory(queue=queue, name="often")

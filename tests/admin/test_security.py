@@ -195,7 +195,7 @@ def is_inert(response):
     reader = read(response)
     assert reader.inline_scripts == 0
     for tag, attributes in reader.tags:
-        assert tag not in ("b", "img", "iframe", "object") or attributes.get("src", "").startswith("/static/"), tag
+        assert tag not in ("b", "img", "iframe", "object") or (attributes.get("src") or "").startswith("/static/"), tag
         assert not [name for name in attributes if name.startswith("on") or name == "style"], (tag, attributes)
         for name in ("href", "src", "action", "formaction"):
             assert not (attributes.get(name) or "").lower().startswith(("javascript:", "data:")), (tag, attributes)

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.benchmarks import flat, groups, snapshot, speed, workers
+from tests.benchmarks import admin, flat, groups, snapshot, speed, workers
 from tests.benchmarks.lab import Row, report
 from tests.benchmarks.peers import suite as peers
 
@@ -14,6 +14,7 @@ SUITES = {
     "snapshot": snapshot.measure,
     "groups": groups.measure,
     "workers": workers.measure,
+    "admin": admin.measure,
     "peers": peers.measure,
 }
 RUNS = 5

@@ -44,7 +44,9 @@ def browser() -> Iterator[Any]:
     path = chromium()
     if path is None:
         pytest.skip("no Chromium here: apt-get install chromium, or name one in JOBQUEUE_CHROMIUM")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=PATIENCE_MS)
 
     with pytest.MonkeyPatch.context() as patched, sync_playwright() as playwright:
         patched.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")

@@ -51,6 +51,8 @@ def test_a_filter_is_done_a_bit_at_a_time(queue, bits):
     second = services.advance_operation(operation, Job.objects.all(), seconds=0)
 
     assert [(one.state, one.moved) for one in (first, second)] == [("running", 2), ("running", 4)]
+    assert first.cursor
+    assert second.cursor
     assert first.cursor["place"] < second.cursor["place"]
     last = services.advance_operation(operation, Job.objects.all())
     assert (last.state, last.moved, last.refused) == ("done", 5, 0)

@@ -1,12 +1,11 @@
 // Carries a large operation through while its page is open: one request of about a second after the other.
 "use strict";
 {
-    const section = document.querySelector("[data-jq-operation][data-jq-running]");
     const show = (name, text) => {
         const element = document.querySelector(`[data-jq="${name}"]`);
         if (element) element.textContent = text;
     };
-    const advance = async () => {
+    const advance = async section => {
         const token = section.querySelector("[name=csrfmiddlewaretoken]").value;
         const answer = await fetch(section.dataset.jqAdvance, {
             method: "POST",
@@ -14,19 +13,18 @@
         });
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         const reached = await answer.json();
-        document.querySelector('[data-jq="percent"]').value = reached.percent;
+        section.querySelector('[data-jq="percent"]').value = reached.percent;
         show("percent-text", `${reached.percent} %`);
         show("moved", reached.moved);
         show("refused", reached.refused);
-        show("state", reached.state);
         return reached.state === "running";
     };
-    const carryThrough = async () => {
-        let failures = 0;
+    const carryThrough = async section => {
         const problem = section.querySelector('[data-jq="problem"]');
+        let failures = 0;
         for (;;) {
             try {
-                if (!await advance()) break;
+                if (!await advance(section)) break;
                 failures = 0;
                 problem.classList.add("hidden");
             } catch {
@@ -38,5 +36,8 @@
         }
         window.location.reload();
     };
-    if (section) carryThrough();
+    document.addEventListener("DOMContentLoaded", () => {
+        const section = document.querySelector("[data-jq-operation][data-jq-running]");
+        if (section) carryThrough(section);
+    });
 }

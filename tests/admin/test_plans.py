@@ -1,0 +1,98 @@
+"""Every statement of every page finds its jobs by an index, whatever the statistics say, and there are few of them."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from django_jobqueue import services
+from django_jobqueue.models import Job
+from django_jobqueue.services.windows import MANY
+from django_jobqueue.statistics import RANGES, SUMMARIZE
+from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, job_url
+from tests.test_plans import _analyze, _fill, explained
+
+pytestmark = pytest.mark.django_db
+
+ROWS = 10_000
+MOST_STATEMENTS = 60
+
+
+@pytest.fixture(params=["true statistics", "statistics of an empty table"])
+def filled(request):
+    for name in ("plain", "other"):
+        services.create_queue(name)
+    services.create_fifo_queue("ordered")
+    if request.param != "true statistics":
+        _analyze()
+    for queue, policy in (("plain", "standard"), ("ordered", "key_strict_fifo")):
+        _fill(queue, policy, number=ROWS)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO jobqueue_job (id, queue_id, policy, singleton_key, state, finalized_at, error) "
+            "SELECT gen_random_uuid(), 'ordered', 'key_strict_fifo', 'k' || i, 'failed', now(), 'broken' "
+            "FROM generate_series(1, 300) i"
+        )
+        for (index,) in cursor.execute(RANGES).fetchall():
+            cursor.execute(SUMMARIZE, [index])
+    if request.param == "true statistics":
+        _analyze()
+
+
+LISTS = (
+    JOBS,
+    f"{JOBS}?older=15000",
+    f"{JOBS}?newer=200",
+    f"{JOBS}?state=dead",
+    f"{JOBS}?state=completed",
+    f"{JOBS}?state=waiting&queue=plain",
+    f"{JOBS}?handler=nobody",
+    f"{JOBS}?key=k7",
+    f"{JOBS}?queue=ordered&key=k7",
+    f"{JOBS}?tag=blue",
+    f"{JOBS}?worker=nobody",
+    f"{JOBS}?q=k12",
+    f"{JOBS}?q=0190aaaa",
+    f"{JOBS}?attempt__range__gte=3",
+    f"{JOBS}?duration__range__gte=3",
+    f"{JOBS}?finalized_at__range__lte=2020-01-01T00:00",
+    BLOCKED,
+    f"{BLOCKED}?q=k1",
+    f"{BLOCKED}?p=3",
+    OPERATIONS,
+)
+
+
+def unbounded(plans):
+    """Statements that read a whole index; the count of everything stops at its limit."""
+    return [sql for sql in plans.whole if f"LIMIT {MANY + 1}" not in sql]
+
+
+def test_the_lists(boss, filled, django_assert_max_num_queries):
+    for address in LISTS:
+        with django_assert_max_num_queries(MOST_STATEMENTS), explained() as plans:
+            assert boss.get(address).status_code == 200
+        assert (address, plans.sequential, unbounded(plans)) == (address, [], [])
+
+
+def test_a_job_and_what_can_be_done_to_it(boss, filled, django_assert_max_num_queries):
+    blocker = Job.objects.filter(state="failed").order_by("seq").last()
+    waiting = Job.objects.filter(queue="ordered", state="created", hold="lane").order_by("seq").first()
+    assert blocker is not None
+    for job in (blocker, waiting):
+        with django_assert_max_num_queries(MOST_STATEMENTS), explained() as plans:
+            assert boss.get(job_url(job)).status_code == 200
+            assert boss.get(act_url(job, "skip")).status_code == 200
+        assert plans.sequential == []
+        assert unbounded(plans) == []
+
+
+def test_a_bit_of_a_large_operation(boss, filled):
+    operation = services.begin_operation("retry", selection={"model": "job", "query": "state=dead"}, operator="boss")
+
+    with explained() as plans:
+        services.advance_operation(operation, Job.objects.dead(), seconds=0)
+        boss.post(f"{OPERATIONS}{operation.pk}/advance/")
+
+    assert plans.sequential == []
+    assert Job.objects.filter(state="retry").count() == 300
