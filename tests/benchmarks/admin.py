@@ -19,7 +19,8 @@ SELECT gen_random_uuid(), q, CASE q WHEN 'ordered' THEN 'key_strict_fifo' ELSE '
     CASE q WHEN 'ordered' THEN 'k' || CASE s WHEN 'failed' THEN i ELSE i %% 5000 END ELSE '' END, 'handler-' || i %% 20,
     s, CASE WHEN q = 'ordered' AND s = 'created' THEN 'lane' END, i %% 3, ARRAY['t' || i %% 100],
     '{"n": 1}', at, at, at, CASE WHEN s <> 'created' THEN at + interval '1 s' END,
-    CASE WHEN s = 'completed' THEN at + interval '7 days' END, CASE s WHEN 'failed' THEN 'ValueError: broken' ELSE '' END,
+    CASE WHEN s = 'completed' THEN at + interval '7 days' END,
+    CASE s WHEN 'failed' THEN 'ValueError: broken' ELSE '' END,
     CASE s WHEN 'failed' THEN 'abc' ELSE '' END, 'worker-' || i %% 4
 FROM (
     SELECT i, CASE WHEN i %% 3 = 0 THEN 'ordered' ELSE 'plain' END AS q,

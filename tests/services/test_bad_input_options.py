@@ -314,6 +314,7 @@ ELSEWHERE = {
     "mark_worker_unresponsive",  # test_unresponsive.py
     "stop_worker",  # test_workers.py
     "recover_lost",
+    "begin_operation", "advance_operation", "stop_operation", "resume_operation",  # test_many_jobs.py
     "create_schedule", "run_schedule", "send_due", "forget_old_runs",  # test_schedules.py
 }  # fmt: skip
 WITHOUT_ARGUMENTS = {"check_lanes", "expire", "warn_backlogs"}
