@@ -121,7 +121,6 @@ def test_filters_keep_each_other(boss, jobs):
         "queue__policy=standard",
         "error__icontains=x",
         "id__gt=1",
-        "e",
     ),
 )
 def test_only_declared_look_ups_filter(boss, jobs, look_up):  # fault 69
