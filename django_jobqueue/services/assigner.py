@@ -26,7 +26,7 @@ from ..states import RUNNING, JobState
 from . import capacity, statements, workers
 from .fetch import fetch
 from .transactions import rows
-from .wakeups import subscribed
+from .wakeups import hears, subscribed
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -118,10 +118,15 @@ class Assigner(threading.Thread):
             self._polled_at = now
             self._woken.add("")
             self._look_at_held = True
-        if self._look_at_held or self.free() < 1:
+        self._assign_woken()
+        was_full = self.free() < 1
+        if self._look_at_held or was_full:
             self._look_at_held = False
-            if self._free_ended():
-                self._woken.add("")
+            if self._free_ended() and (was_full or not hears()):
+                self._woken.add("")  # else it has been told of all there is
+                self._assign_woken()
+
+    def _assign_woken(self) -> None:
         while self._woken and self.free() > 0 and not self.ending.is_set():
             self._assign(self._woken.pop())
 

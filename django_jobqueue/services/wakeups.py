@@ -91,11 +91,16 @@ _hubs: dict[str, _Hub] = {}
 _lock = threading.Lock()
 
 
+def hears() -> bool:
+    """Whether there are notifications to be heard."""
+    settings = get_settings()
+    return settings.NOTIFY and not settings.POOLER
+
+
 @contextmanager
 def subscribed(using: str, woken: Callable[[str], None]) -> Iterator[None]:
     """Have ``woken(queue)`` called as a listener does; nothing is called where there are no notifications."""
-    settings = get_settings()
-    if not settings.NOTIFY or settings.POOLER:
+    if not hears():
         yield
         return
     with _lock:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.benchmarks import admin, flat, groups, snapshot, speed, workers
+from tests.benchmarks import admin, flat, groups, snapshot, speed, streams, workers
 from tests.benchmarks.lab import Row, report
 from tests.benchmarks.peers import suite as peers
 
@@ -13,6 +13,7 @@ SUITES = {
     "flat": flat.measure,
     "snapshot": snapshot.measure,
     "groups": groups.measure,
+    "streams": streams.measure,
     "workers": workers.measure,
     "admin": admin.measure,
     "peers": peers.measure,

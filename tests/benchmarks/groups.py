@@ -1,4 +1,4 @@
-"""Grouped reads beside one statement that ranks all jobs, and of many groups beside few; how quick a stream is."""
+"""Grouped reads beside one statement that ranks all jobs, and of many groups beside few."""
 
 from __future__ import annotations
 

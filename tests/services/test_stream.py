@@ -572,7 +572,7 @@ def test_a_batch_wakes_each_stream_once_whatever_its_tags(queue):  # R146 R148 R
     assert [name for name in calls if name] == [queue.name, "done"]
 
 
-def test_all_streams_with_room_for_one_of_the_jobs_are_served(queue, streams):  # R146 R149
+def test_all_streams_with_room_for_one_of_the_jobs_are_served(queue, streams):  # R146 R149 R214
     one = streams("one", queue=queue.name, tags=["a"], capacity=2)
     other = streams("other", queue=queue.name, tags=["b"], capacity=2)
     assert streams.nothing(one)
