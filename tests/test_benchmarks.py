@@ -34,6 +34,26 @@ def test_the_benchmark_of_workers_runs(tmp_path):
     assert done.returncode in (0, 1)  # bars may be missed here
 
 
+@pytest.mark.slow
+def test_the_benchmarks_of_groups_and_streams_run(tmp_path):
+    found = tmp_path / "bench.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "groups", "streams"]
+
+    done = subprocess.run(
+        [*command, "--quick", "--scale=0.01", f"--json={found}"],
+        cwd=ROOT,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+    )
+
+    assert found.exists(), done.stderr
+    names = [row["name"] for row in json.loads(found.read_text())]
+    for name in ("head", "fill", "round_robin", "stream"):
+        assert any(one.startswith(name) for one in names), f"{name} is missing"
+    assert done.returncode in (0, 1)  # bars may be missed here
+
+
 def _environment() -> dict[str, str]:
     """Without the server and the settings of the tests: a benchmark has a server of its own."""
     ours = ("PG", "JOBQUEUE_TEST", "DJANGO_SETTINGS")
