@@ -21,8 +21,8 @@ from . import capacity, statements
 from .failing import Failure
 from .fetch import as_jobs
 from .finish import complete_one, completion_of, fail, leaf_of_job, stop, told
-from .lanes import MOST_KEYS, Lane, chunks, release, try_keys
-from .transactions import at_once, claimed_rows, database, in_transaction, is_strict, rows, unless_locked, wake
+from .lanes import MOST_KEYS, Lane, chunks, release
+from .transactions import Rows, at_once, claimed_rows, database, in_transaction, is_strict, unless_locked, wake
 
 
 @dataclass(slots=True)
@@ -139,21 +139,18 @@ def _complete_laned(
     finished: Finished,
     using: str,
 ) -> None:
+    if is_strict(using):
+        _account(some, set(), finished, using)
+        return
     by_key = {job.singleton_key: (job, output) for job, output in some}
     leaf = leaf_of_job(some[0][0], using)
-    completion = statements.at(leaf, statements.COMPLETE)
 
-    def work() -> tuple[set[int], list[tuple[Any, ...]]]:
-        if is_strict(using):
-            return set(), []
-        ours, _ = try_keys(using, queue, list(by_key))
-        mine = [(place, one) for place, one in enumerate(some, 1) if one[0].singleton_key in ours]
-        answers = rows(using, completion, completion_of([one for _, one in mine])) if mine else []
-        done = {mine[place - 1][0] for place, _ in answers}
-        ended = {mine[place - 1][1][0].singleton_key: state for place, state in answers}
-        return done, _pass_on(queue, leaf, policy, ended, by_key, claimer, using)
+    def work(answers: Rows) -> tuple[set[int], Rows]:
+        ended = {some[place - 1][0].singleton_key: state for place, state in answers}
+        return {place for place, _ in answers}, _pass_on(queue, leaf, policy, ended, by_key, claimer, using)
 
-    done, claimed = in_transaction(using, work)
+    params = [queue, *completion_of(some), [job.singleton_key for job, _ in some]]
+    done, claimed = in_transaction(using, work, [(statements.at(leaf, statements.COMPLETE_LANED), params)])
     if claimer and claimed:
         next_jobs = as_jobs(using, leaf, queue, policy, claimer.columns, claimed)
         finished.next += [_counted(job, by_key) for job in next_jobs]
@@ -168,11 +165,11 @@ def _pass_on(
     by_key: dict[str, tuple[Job, str | None]],
     claimer: _Claimer | None,
     using: str,
-) -> list[tuple[Any, ...]]:
+) -> Rows:
     """Claim the next job of each lane in which one was ended, where that may be; release the other lanes."""
     limit = get_settings().HAND_OVER_LIMIT if policy == ORDERED else 0
     fit = {key for key, state in ended.items() if state in BLOCKING and by_key[key][0].handed_over < limit}
-    claimed: list[tuple[Any, ...]] = []
+    claimed: Rows = []
     if claimer and fit:
         params = {"queue": queue, "keys": sorted(fit), "tags": claimer.tags, "worker": claimer.worker,
                   "incarnation": claimer.incarnation}  # fmt: skip

@@ -305,14 +305,14 @@ SELECT key FROM head WHERE NOT key = ANY(ARRAY(SELECT key FROM got))
 
 # Each job is found by its own probe of the primary key (the LATERAL with a LIMIT cannot be reordered, see above), and
 # one that somebody else has locked is left out, so that one open transaction does not stall a batch.
-COMPLETE = f"""
-WITH mine AS MATERIALIZED (
-    SELECT m.tid, m.state, u.output, u.place
-    FROM unnest(%s::uuid[], %s::int[], %s::text[]) WITH ORDINALITY u(id, attempt, output, place)
-    CROSS JOIN LATERAL (
+_COMPLETE = f"""
+WITH u AS MATERIALIZED ({{claims}}),
+mine AS MATERIALIZED (
+    SELECT m.tid, m.state, u.output, u.place FROM u CROSS JOIN LATERAL (
         SELECT ctid AS tid, state FROM {LEAF}
         WHERE id = u.id AND attempt = u.attempt AND state IN {listed(leads_to(JobState.COMPLETED))}
-        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
+        LIMIT 1 FOR UPDATE SKIP LOCKED) m
+    WHERE {{ours}})
 UPDATE {LEAF} j
 SET state = '{JobState.COMPLETED}', hold = NULL, output = mine.output::jsonb, finalized_at = {NOW},
     delete_at = CASE WHEN j.delete_after_seconds > 0 THEN {NOW} + j.delete_after_seconds * interval '1 second' END,
@@ -320,6 +320,16 @@ SET state = '{JobState.COMPLETED}', hold = NULL, output = mine.output::jsonb, fi
 FROM mine WHERE j.ctid = mine.tid
 RETURNING mine.place, mine.state
 """
+COMPLETE = _COMPLETE.format(
+    claims="SELECT * FROM unnest(%s::uuid[], %s::int[], %s::text[]) WITH ORDINALITY c(id, attempt, output, place)",
+    ours="true",
+)
+# In lanes only where nobody else has the key; who is next in them is then looked for by another statement.
+COMPLETE_LANED = _COMPLETE.format(
+    claims=f"""SELECT *, pg_try_advisory_xact_lock({KEY_HASH.format(key="c.key", queue="%s")}) AS ours
+    FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) WITH ORDINALITY c(id, attempt, output, key, place)""",
+    ours="u.ours",
+)
 
 # One job, found by its primary key, which needs no help from the planner's settings. A row that had to be waited for is
 # looked at again by PostgreSQL itself, as it is then.

@@ -78,46 +78,56 @@ def again_after_conflict(work: Callable[[], T]) -> T:
     raise AssertionError("unreachable")
 
 
-def in_transaction(using: str, work: Callable[[], T]) -> T:
+Statement = tuple[str, Sequence[Any]]
+Rows = list[tuple[Any, ...]]
+
+
+def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement] = ()) -> T:
     """Run ``work`` in the caller's transaction, or else in a READ COMMITTED one of its own.
+
+    It is given the rows of each of the ``first`` statements, which need no round trip of their own.
 
     Its own must be READ COMMITTED whatever the project's default, because lanes are judged by looking again, in a new
     statement, after a lock was taken; in a stricter transaction a new statement sees nothing new.
     """
     if joins(connections[using]):
         with planned(using):
-            return work()
+            return work(*[claimed_rows(using, sql, params) for sql, params in first])
 
     def own() -> T:
         with transaction.atomic(using=using):
-            execute(using, statements.BEGIN)
-            return work()
+            return work(*_begin(using, first))
 
     return again_after_conflict(own)
 
 
-Statement = tuple[str, Sequence[Any]]
+def at_once(using: str, given: Sequence[Statement]) -> list[Rows]:
+    """The rows of statements that are a transaction of their own, or part of the caller's: in one round trip."""
+    if joins(connections[using]) or not _can_go_together(using):
+        return in_transaction(using, lambda *found: list(found), given)
+    return again_after_conflict(partial(_begin, using, given))  # what is sent together is one transaction
 
 
-def at_once(using: str, given: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
-    """What :func:`in_transaction` does, for statements known beforehand: in one round trip, and the rows of each."""
+def _can_go_together(using: str) -> bool:
+    """Whether a message can hold several statements: not if the server binds their parameters."""
     connection = connections[using]
     connection.ensure_connection()
-    if joins(connection) or not issubclass(connection.connection.cursor_factory, psycopg.ClientCursor):
-        return in_transaction(using, lambda: [claimed_rows(using, sql, params) for sql, params in given])
-    return again_after_conflict(partial(_at_once, connection, given))
+    return issubclass(connection.connection.cursor_factory, psycopg.ClientCursor)
 
 
-def _at_once(connection: BaseDatabaseWrapper, given: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
-    """Statements sent together outside a transaction are one."""
-    params = [param for _, params in given for param in params]
-    with connection.cursor() as cursor:
+def _begin(using: str, first: Sequence[Statement]) -> list[Rows]:
+    """Set up the transaction that begins now, and the rows of its first statements."""
+    if not first or not _can_go_together(using):
+        execute(using, statements.BEGIN)
+        return [claimed_rows(using, sql, params) for sql, params in first]
+    params = [param for _, params in first for param in params]
+    with connections[using].cursor() as cursor:
         _load_times_quickly(cursor)
-        cursor.execute("; ".join([*statements.BEGIN_AT_ONCE, *(sql for sql, _ in given)]), params)
+        cursor.execute("; ".join([*statements.BEGIN_AT_ONCE, *(sql for sql, _ in first)]), params)
         for _ in statements.BEGIN_AT_ONCE[1:]:
             cursor.nextset()
         found = []
-        for _ in given:
+        for _ in first:
             cursor.nextset()
             found.append(list(cursor.fetchall()) if cursor.description else [])
         return found

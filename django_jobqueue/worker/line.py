@@ -159,7 +159,7 @@ class Line:
     def is_empty(self, now: float) -> bool:
         """Whether a look at every queue finds nothing: what has just failed may wait for its next attempt already."""
         self._look_at = dict.fromkeys(self._look_at, 0.0)
-        return not self.fill(now)
+        return not self.fill(now) and not self._ahead.asked
 
     # ------------------------------------------------------------------------------------------- fetching ahead
 
