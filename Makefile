@@ -21,7 +21,7 @@ endif
 help:  ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo-installed  ## a shop whose orders run in order per customer, on your terminal
+demo: $(VENV)/.demo-installed  ## a shop whose orders run in order per customer, and its admin
 	$(PY) -m example_project.demo $(ARGS)
 
 # Races and faults are alone on the machine, because they look at the clock.

@@ -1,8 +1,9 @@
 """A shop whose orders are shipped in strict order per customer; watch it in the terminal.
 
-python -m example_project.demo               about twelve seconds, on a server that is kept for the next time
-python -m example_project.demo --throwaway   on a server that is removed afterwards
-python -m example_project.demo --quick       no pauses
+python -m example_project.demo               about twelve seconds; then the admin, until Ctrl-C
+python -m example_project.demo --throwaway   on a server that is removed afterwards, not kept for the next time
+python -m example_project.demo --no-admin    without the admin
+python -m example_project.demo --quick       no pauses, and without the admin
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from .postgres import DEFAULT_FOLDER, PostgresError, Server, persistent, throwaway
 from .screen import BOLD, DIM, GREEN, PALETTE, RED, YELLOW, Screen
+from .serving import serve
 
 if TYPE_CHECKING:
     from django_jobqueue.models import Job
@@ -297,6 +299,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seconds", type=float, default=12, help="about how long it takes; default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="as fast as it goes")
+    parser.add_argument("--no-admin", action="store_true", help="end after the play")
     parser.add_argument("--throwaway", action="store_true", help="remove the server afterwards")
     options = parser.parse_args(argv)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
@@ -310,6 +313,8 @@ def main(argv: list[str] | None = None) -> int:
             prepare()
             screen.say(f"PostgreSQL {started.version} on {started.host}:{started.port}, {where}.")
             Demo(screen, 0.2 if options.quick else options.seconds).run()
+            if not options.quick and not options.no_admin:
+                serve(screen, QUEUES)
     except (DemoError, PostgresError) as error:
         screen.board([])
         print(f"The demo failed: {error}", file=sys.stderr)

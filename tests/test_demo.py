@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -110,5 +111,31 @@ def test_interrupted_it_stops_its_server_and_leaves_nothing_behind(folder):
             assert demo.wait(timeout=60) == 130
         finally:
             demo.kill()
+    assert "Traceback" not in rest
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_after_the_play_the_admin_is_served_until_it_is_interrupted(folder):
+    command = [*COMMAND, "--seconds=0.2"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            lines = iter(demo.stdout.readline, "")
+            address = next(found[0] for line in lines if (found := re.search(r"http://\S+/admin/", line)))
+            with urlopen(address, timeout=60) as answer:
+                page = answer.read().decode()
+            with urlopen(address.replace("/admin/", "/static/jobqueue/admin.css"), timeout=60) as answer:
+                assert "--jq-good" in answer.read().decode()
+
+            demo.send_signal(signal.SIGINT)
+
+            rest = "".join(lines)
+            assert demo.wait(timeout=60) == 130
+        finally:
+            demo.kill()
+    assert "Log in" in page
     assert "Traceback" not in rest
     assert list(folder.iterdir()) == []

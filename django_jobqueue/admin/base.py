@@ -20,7 +20,7 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
 
     show_full_result_count = False  # no count of all rows
     show_facets = admin.ShowFacets.NEVER
-    list_per_page = 100
+    list_per_page = 50
     look_ups: Iterable[str] = ()  # the parameters that may filter
 
     class Media:

@@ -97,7 +97,6 @@ class BlockedKeyAdmin(ActingAdmin):
     list_display_links = ("key",)
     list_filter = (OrderedQueueFilter, FingerprintFilter)
     look_ups = ("queue", "fingerprint")
-    list_per_page = 50
     sortable_by = ()
     search_fields = ("singleton_key",)
     search_help_text = _("The beginning of a key.")

@@ -35,7 +35,7 @@ class JobChangeList(ChangeList):
         self.piece = look(self.queryset, self.list_per_page + 1, before=self.older, after=self.newer)
         found = self.piece.jobs[: self.list_per_page]
         self.result_list = found if self.newer is None else found[::-1]
-        self.counted = count(self.queryset)
+        self.counted = self._count()
         # What Django's templates ask for.
         self.result_count = max(self.counted.number, len(self.result_list))
         self.full_result_count = self.result_count
@@ -43,6 +43,13 @@ class JobChangeList(ChangeList):
         self.show_admin_actions = True
         self.can_show_all = self.multi_page = False
         self.paginator = Paginator(self.result_list, self.list_per_page)
+
+    def _count(self) -> Count:
+        """What the first page looked through already is not looked through again."""
+        first = self.older is None and self.newer is None
+        if not first or len(self.piece.jobs) > self.list_per_page:
+            return count(self.queryset)
+        return Count(len(self.piece.jobs), self.piece.looked if self.piece.more else None)
 
     @property
     def has_more_to_select(self) -> bool:
