@@ -16,18 +16,39 @@ from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StringType, StructField, StructType, _parse_datatype_string
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from ..conf import get_settings
 from ..exceptions import InvalidOption, LakeProblem
 from .datasource import COLUMNS
+
+_TYPES: dict[str, DataType] = {  # Spark could parse their names itself, but only once a session is there
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "array<string>": ArrayType(StringType()),
+}
 
 # The contract of the lake. Columns may be added: older runs are read with nulls in them. Whatever else changes needs a
 # new version, a function in UPGRADES that makes the old rows look like new ones, and an entry in the changelog.
 SCHEMA_VERSION = 1
 JOB_SCHEMA = StructType(
     [
-        *(StructField(name, _parse_datatype_string(column.type)) for name, column in COLUMNS.items()),
+        *(StructField(name, _TYPES[column.type]) for name, column in COLUMNS.items()),
         StructField("without", ArrayType(StringType())),  # the columns that the archive was told to leave out
     ]
 )
