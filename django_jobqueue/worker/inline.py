@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import NamedTuple
 
@@ -54,28 +56,27 @@ class Inline:
     def _run(self, handler: Handler[..., object], job: Job) -> Ending:
         context = _Context(job) if handler.takes_context else None
         run = run_atomic if handler.atomic else self._run_async if handler.is_async else run_plain
-        connection = connections[self.using]
-        savepoint = transaction.savepoint(using=self.using) if connection.in_atomic_block else None
-        try:
-            return copy_context().run(run, handler, job, context, self)
-        except Exception as error:
-            return judged(handler, job, error)
-        finally:
-            if savepoint is not None:
-                self._leave(savepoint)
-            if context is not None and context.said is not None:
-                report_progress([(job, *context.said)], using=self.using)
+        with self._mended():
+            try:
+                ending = copy_context().run(run, handler, job, context, self)
+            except Exception as error:
+                ending = judged(handler, job, error)
+        if context is not None and context.said is not None:
+            report_progress([(job, *context.said)], using=self.using)
+        return ending
 
-    def _leave(self, savepoint: str) -> None:
-        """A statement that failed has spoilt the transaction, which a worker would not have: so go back before it."""
+    @contextmanager
+    def _mended(self) -> Iterator[None]:
+        """Inside the caller's transaction a statement that failed would spoil it; so then go back to where we are."""
         connection = connections[self.using]
-        raw = connection.connection
-        failed = raw is not None and raw.info.transaction_status == TransactionStatus.INERROR
-        if failed or connection.needs_rollback:
-            connection.needs_rollback = False
-            transaction.savepoint_rollback(savepoint, using=self.using)
-        else:
-            transaction.savepoint_commit(savepoint, using=self.using)
+        if not connection.in_atomic_block:
+            yield
+            return
+        with transaction.atomic(using=self.using):
+            yield
+            raw = connection.connection
+            if raw is not None and raw.info.transaction_status == TransactionStatus.INERROR:
+                transaction.set_rollback(True, using=self.using)
 
     def _run_async(self, handler: Handler[..., object], job: Job, context: JobContext | None, runs: Inline) -> Ending:
         async def run() -> Ending:

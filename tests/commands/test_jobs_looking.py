@@ -94,7 +94,7 @@ def test_a_job_is_shown_with_everything(queue):
     assert said["tags"] == ["red"]
     assert said["attempts"][0]["error"] == ERROR
     assert said["why"] == services.why(job)
-    missing = {"throttle_slot", "sent_xid", "claim_xmin", "first_start_after"}  # for the audit, not for people
+    missing = {"throttle_slot", "sent_xid", "claim_xmin", "first_start_after", "grouped"}  # not for people
     renamed = {"queue": "queue", "name": "handler", "singleton_key": "key", "group_key": "group", "assignee": "worker"}
     names = {renamed.get(field.name, field.name) for field in Job._meta.concrete_fields}
     assert names - missing - set(said) == set()
