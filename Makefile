@@ -1,28 +1,35 @@
 # Needs Python 3.11 or later. The virtual environment is made on first use, and again when
 # pyproject.toml changes. Java 17 adds the tests of the Spark pipeline.
 
-PYTHON ?= python3
+# The demo takes the newest Python that works here; tests take the one you have chosen, because Django's version hangs
+# on it. Names are tried, because a shim may stand for a version that is not switched on.
+NEWEST = $(shell for one in python3.14 python3.13 python3.12 python3.11 python3; do \
+	$$one -c "import ensurepip, ssl, venv" >/dev/null 2>&1 && { echo $$one; break; }; done)
+PYTHON ?= $(if $(filter demo play,$(MAKECMDGOALS)),$(or $(NEWEST),python3),python3)
 VENV ?= .venv
 PY := $(VENV)/bin/python
 ARGS ?=
 
 comma := ,
 JAVA := $(shell java -version >/dev/null 2>&1 && echo yes)
-DEMO_EXTRAS ?= demo
+DEMO_EXTRAS ?= demo,tasks
 DEV_EXTRAS ?= dev,docs,demo,prometheus,opentelemetry,tasks$(if $(JAVA),$(comma)spark)
 
 ifdef NO_SKIPS
 export JOBQUEUE_NO_SKIPS := $(NO_SKIPS)
 endif
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo play test lint bench docs clean
 .DEFAULT_GOAL := help
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo-installed  ## a shop whose orders run in order per customer, and its admin
-	$(PY) -m example_project.demo $(ARGS)
+demo: $(VENV)/.demo-installed  ## a shop in your browser, with workers, customers and the admin; ARGS='--port 8001'
+	@$(PY) -m example_project.demo $(ARGS)
+
+play: $(VENV)/.demo-installed  ## what strict order means, played in your terminal in twelve seconds
+	@$(PY) -m example_project.play $(ARGS)
 
 # Races and faults are alone on the machine, because they look at the clock.
 test: $(VENV)/.dev-installed  ## every test this machine can run; NO_SKIPS=1: skips are failures

@@ -1,330 +1,217 @@
-"""A shop whose orders are shipped in strict order per customer; watch it in the terminal.
+"""The whole shop, in a browser: PostgreSQL, workers, a web server, and customers who keep ordering.
 
-python -m example_project.demo               about twelve seconds; then the admin, until Ctrl-C
-python -m example_project.demo --throwaway   on a server that is removed afterwards, not kept for the next time
-python -m example_project.demo --no-admin    without the admin
-python -m example_project.demo --quick       no pauses, and without the admin
+python -m example_project.demo               until Ctrl-C; what it stored is there again the next time
+python -m example_project.demo --port 8001
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
-import random
+import signal
+import socket
+import subprocess
 import sys
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from .postgres import DEFAULT_FOLDER, PostgresError, Server, persistent, throwaway
-from .screen import BOLD, DIM, GREEN, PALETTE, RED, YELLOW, Screen
-from .serving import serve
+from .postgres import DEFAULT_FOLDER, HOST, PostgresError, persistent
 
-if TYPE_CHECKING:
-    from django_jobqueue.models import Job
-    from django_jobqueue.services import Failure
+PORT = 8000
+USER = PASSWORD = "admin"
+START_SECONDS = 60
+STOP_SECONDS = 20
+OLDEST_JAVA = 17
 
-    from .shop.models import Customer, Order
+TRY = """
+  The shop    {address}
+  The admin   {address}admin/    log in as {user} with the password {user}
 
-QUEUES = ("orders", "emails", "stock-report")
-CUSTOMERS = ("Ada", "Ben", "Cleo", "Dan")
-ITEMS = ("tea", "a kettle", "two cups", "honey")
-DETAILS = {("Ben", 2): {"card": "expired"}, ("Cleo", 3): {"address": "unknown"}}
-WORKERS = 3
-STUCK_AFTER_SECONDS = 60
+Three things to try:
+  1. Order something in the shop, and start the export: its progress is live.
+  2. A key is blocked because an order failed for good. See who waits behind it:
+       {manage} jobs blocked
+  3. Let it go on, and watch the rest of its orders being shipped, in order:
+       {manage} jobs skip --queue orders --reason "refunded"
+
+{export}
+Ctrl-C ends everything; your data is kept in {folder}.
+"""
 
 
 class DemoError(Exception):
-    """The demo did not get where it should."""
-
-
-class Board:
-    """Listens to the workers: a line for each event, and each customer's orders at a glance."""
-
-    MARKS = {"waiting": "·", "running": "▸", "retry": "↻", "shipped": "✔", "failed": "✘", "skipped": "-"}
-    COLOURS = {"running": BOLD, "retry": YELLOW, "shipped": GREEN, "failed": RED}
-
-    def __init__(self, screen: Screen, orders: list[Order], pace: float, stop: threading.Event) -> None:
-        self.screen, self.pace, self.stop = screen, pace, stop
-        self.orders = {order.pk: order for order in orders}
-        self.marks = dict.fromkeys(self.orders, "waiting")
-        self.begun = time.monotonic()
-        self.started_in: dict[str, list[int]] = defaultdict(list)  # the numbers of each customer's orders, as begun
-
-    def started(self, worker: str, job: Job) -> None:
-        if job.name == "ship_order":
-            order = self.order_of(job)
-            if order.number not in self.started_in[order.customer.name]:
-                self.started_in[order.customer.name].append(order.number)
-            self.mark(order.pk, "running")
-        self.stop.wait(self.pace * random.uniform(0.6, 1.4) * (1 if job.name == "ship_order" else 0.2))
-
-    def completed(self, worker: str, job: Job) -> None:
-        if job.name == "ship_order":
-            order = self.order_of(job)
-            self.tell(worker, order, self.screen.paint("shipped", GREEN))
-            self.mark(order.pk, "shipped")
-        elif job.name == "send_email":
-            data: Any = job.data
-            self.line(worker, self.screen.paint(f"  mail to {data['to']}: {data['text']}", DIM))
-        else:
-            self.line(worker, self.screen.paint("  made the stock report", DIM))
-
-    def failed(self, worker: str, job: Job, failure: Failure, error: Exception) -> None:
-        if job.name != "ship_order":
-            raise DemoError(f"{job.name} failed: {error}")
-        order = self.order_of(job)
-        if failure.will_retry:
-            self.tell(worker, order, self.screen.paint("failed, one more try in a second", YELLOW))
-            self.mark(order.pk, "retry")
-        else:
-            self.tell(worker, order, self.screen.paint(f"FAILED for good and blocks {order.customer}: {error}", RED))
-            self.mark(order.pk, "failed")
-
-    def order_of(self, job: Job) -> Order:
-        data: Any = job.data
-        return self.orders[data["order_id"]]
-
-    def tell(self, who: str, order: Order, what: str) -> None:
-        customer = self.painted(order.customer)
-        self.line(who, f"{customer} #{order.number} {order.item:<9} {what}")
-
-    def line(self, who: str, text: str) -> None:
-        self.screen.say(f"  {time.monotonic() - self.begun:5.1f}s  {who:<9} {text}")
-
-    def mark(self, order: int, mark: str) -> None:
-        self.marks[order] = mark
-        self.show()
-
-    def show(self) -> None:
-        lanes: dict[Customer, list[str]] = defaultdict(list)
-        for pk, order in self.orders.items():
-            mark = self.marks[pk]
-            text = f"{self.MARKS[mark]}{order.number}"
-            lanes[order.customer].append(self.screen.paint(text, self.COLOURS.get(mark, DIM)))
-        self.screen.board(["", *(f"  {self.painted(customer)}  {'  '.join(lane)}" for customer, lane in lanes.items())])
-
-    def hide(self) -> None:
-        self.screen.board([])
-
-    def painted(self, customer: Customer) -> str:
-        return self.screen.paint(f"{customer.name:<4}", PALETTE[CUSTOMERS.index(customer.name)])
-
-
-class Demo:
-    def __init__(self, screen: Screen, seconds: float) -> None:
-        self.screen = screen
-        self.pace = seconds * 0.055  # of one order; lanes and workers make about ten of them one after another
-        self.pause = seconds * 0.08  # for reading
-        self.stop = threading.Event()
-
-    def run(self) -> None:
-        from .watching import running
-
-        empty_the_shop()
-        self.screen.title("1. Four customers place four orders each; an order and its job are one transaction.")
-        board = Board(self.screen, self.place_orders(), self.pace, self.stop)
-        self.breathe()
-        self.screen.title(f"2. {WORKERS} workers start. Customers do not wait for each other; orders of one do.")
-        board.begun = time.monotonic()
-        board.show()
-        with running(WORKERS, QUEUES, board):
-            self.wait(nothing_moves)
-            board.hide()
-            self.explain()
-            self.breathe()
-            self.decide(board)
-            self.wait(nothing_moves)
-            board.hide()
-        self.screen.title("5. What is left.")
-        self.table()
-        check_order(self.screen, board.started_in)
-
-    def place_orders(self) -> list[Order]:
-        from django.db import transaction
-
-        from django_jobqueue import services
-
-        from .shop.jobs import stock_report
-        from .shop.models import Customer
-        from .shop.orders import place_order
-
-        customers = [Customer.objects.create(name=name) for name in CUSTOMERS]
-        orders = []
-        for item in ITEMS:
-            for customer in customers:
-                details = DETAILS.get((customer.name, ITEMS.index(item) + 1), {})
-                orders.append(place_order(customer, item, **details))
-        waiting = services.stats("orders").pending
-        with transaction.atomic():
-            place_order(customers[0], "a teapot")
-            transaction.set_rollback(True)
-        after = services.stats("orders").pending
-        self.screen.say(f"  {waiting} orders wait. One more was placed and rolled back: still {after}.")
-        first, second = (stock_report.send() for _ in range(2))
-        self.screen.shell("stock_report.send()  # an exclusive queue", f"Job {first and first.pk}")
-        self.screen.shell("stock_report.send()  # one is enough", f"{second}")
-        return orders
-
-    def explain(self) -> None:
-        from django_jobqueue import services
-        from django_jobqueue.models import BlockedKey, Job
-
-        self.screen.title("3. Nothing moves any more: two orders failed for good, and their customers' others wait.")
-        self.screen.shell('services.blocked_keys("orders")', services.blocked_keys("orders"))
-        for blocked in BlockedKey.objects.with_waiting():
-            self.screen.say(
-                f"    {blocked.singleton_key:<14} {blocked.waiting} waiting behind: {last_line(blocked.error)}"
-            )
-        behind = Job.objects.in_queue("orders").in_state("created").order_by("seq").first()
-        if behind is None:
-            raise DemoError("Nobody waits behind a failed order.")
-        self.screen.shell(f"services.why({str(behind.pk)!r})", services.why(behind))
-        copies = [job.source_key for job in services.list_jobs("orders-dead")]
-        self.screen.say(f"  The dead-letter queue has a copy of each: {', '.join(copies)}.")
-
-    def decide(self, board: Board) -> None:
-        from django.db import transaction
-
-        from django_jobqueue import services
-        from django_jobqueue.models import BlockedKey
-
-        from .shop.models import Order
-
-        self.screen.title("4. A person decides. Ben gave another card: retry. Cleo moved away: skip, and refund.")
-        ben = BlockedKey.objects.get(singleton_key="customer-ben")
-        cleo = BlockedKey.objects.get(singleton_key="customer-cleo")
-        data: Any = ben.data
-        new = {**data, "card": "new"}
-        self.call(f'services.retry(job, data={new}, operator="olga", reason="another card")')
-        board.marks[board.order_of(ben).pk] = "waiting"
-        services.retry(ben, data=new, operator="olga", reason="another card")
-        reason = "refunded, the address does not exist"
-        self.call(f'services.skip(job, reason="{reason}", operator="olga")')
-        refunded = board.order_of(cleo)
-        board.marks[refunded.pk] = "skipped"
-        with transaction.atomic():
-            Order.objects.filter(pk=refunded.pk).update(status=Order.Status.REFUNDED)
-            services.skip(cleo, reason=reason, operator="olga")
-        board.show()
-
-    def call(self, text: str) -> None:
-        self.screen.say(self.screen.paint(f"  >>> {text}", BOLD))
-
-    def table(self) -> None:
-        from django_jobqueue import services
-
-        head = ("queue", "waiting", "running", "completed", "failed", "skipped")
-        self.screen.say(self.screen.paint("  {:<14}{:>9}{:>9}{:>11}{:>8}{:>9}".format(*head), BOLD))
-        for name in (*QUEUES, "orders-dead"):
-            stats = services.stats(name)
-            row = (
-                name,
-                stats.pending + stats.failed,
-                stats.running,
-                stats.completed,
-                stats["failed"],
-                stats["stopped"],
-            )
-            self.screen.say("  {:<14}{:>9}{:>9}{:>11}{:>8}{:>9}".format(*row))
-        blocked = services.blocked_keys("orders")
-        self.screen.say(f"  Blocked keys: {', '.join(blocked) or 'none'}.")
-
-    def wait(self, arrived: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + STUCK_AFTER_SECONDS
-        while not arrived():
-            if time.monotonic() > deadline:
-                raise DemoError(f"Jobs still move after {STUCK_AFTER_SECONDS} seconds.")
-            self.stop.wait(0.05)
-
-    def breathe(self) -> None:
-        self.stop.wait(self.pause)
-
-
-def last_line(error: str) -> str:
-    return error.strip().splitlines()[-1].rpartition("ShopError: ")[2]
-
-
-def nothing_moves() -> bool:
-    """Whether nobody works, nothing can be fetched, and nothing waits for its time; looked at by one statement."""
-    from django_jobqueue.models import Job
-
-    moving = Job.objects.fetchable() | Job.objects.running() | Job.objects.held_until()
-    return not moving.exclude(queue="orders-dead").exists()
-
-
-def check_order(screen: Screen, started_in: dict[str, list[int]]) -> None:
-    for name in CUSTOMERS:
-        numbers = started_in[name]
-        screen.say(f"  {name:<4} started {' '.join(map(str, numbers))}")
-        if numbers != sorted(numbers) or len(numbers) != len(ITEMS):
-            raise DemoError(f"The orders of {name} were not started in order.")
-    screen.say("  Every customer's orders were started in the order they were placed.")
-
-
-def empty_the_shop() -> None:
-    """A server that is kept may hold what an earlier demo left."""
-    from django_jobqueue import services
-
-    from .shop.models import Customer
-
-    Customer.objects.all().delete()
-    for queue in (*QUEUES, "orders-dead"):
-        services.purge(queue)
-
-
-@contextmanager
-def server(*, keep: bool) -> Iterator[Server]:
-    with persistent(DEFAULT_FOLDER) if keep else throwaway() as started:
-        os.environ.update(started.env)
-        yield started
-
-
-def prepare() -> None:
-    import django
-    from django.core.management import call_command
-
-    os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
-    django.setup()
-    logging.getLogger("django_jobqueue").setLevel(logging.CRITICAL)  # failures are part of the play, and on the board
-    call_command("migrate", verbosity=0)
+    """Why there is no demo, in a sentence."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="example_project.demo", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seconds", type=float, default=12, help="about how long it takes; default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="as fast as it goes")
-    parser.add_argument("--no-admin", action="store_true", help="end after the play")
-    parser.add_argument("--throwaway", action="store_true", help="remove the server afterwards")
-    options = parser.parse_args(argv)
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="replace")  # a terminal without these characters shows question marks
-    screen = Screen(sys.stdout)
-    screen.say("django-jobqueue: a small shop. Starting PostgreSQL …")
+    options = _options(argv)
     try:
-        with server(keep=not options.throwaway) as started:
-            where = "removed afterwards" if options.throwaway else f"kept in {started.folder}"
-            prepare()
-            screen.say(f"PostgreSQL {started.version} on {started.host}:{started.port}, {where}.")
-            Demo(screen, 0.2 if options.quick else options.seconds).run()
-            if not options.quick and not options.no_admin:
-                serve(screen, QUEUES)
+        check_port(options.port)
+        say("Starting PostgreSQL, two workers and a web server; the first time this takes half a minute.")
+        with database(options.folder) as environment, processes(options, environment) as running:
+            wait_until_it_answers(options.port, running)
+            say(introduction(options, environment))
+            watch(running)
     except (DemoError, PostgresError) as error:
-        screen.board([])
-        print(f"The demo failed: {error}", file=sys.stderr)
+        say(f"No demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        screen.board([])
-        screen.say("Stopped; the workers finished what they had in hand.")
-        return 130
+        say("Stopped. Until next time!")
+        return 0
     return 0
 
 
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="example_project.demo", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--port", type=int, default=PORT, help="of the web server; default: %(default)s")
+    parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="what is stored; default: %(default)s")
+    return parser.parse_args(argv)
+
+
+def say(text: str, file: object = None) -> None:
+    print(text, flush=True, file=file or sys.stdout)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------- before it starts
+
+
+def check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            raise DemoError(f"port {port} is taken; choose another: make demo ARGS='--port {port + 1}'.") from None
+
+
+def java_hint() -> str:
+    """A word on what is missing without Java, if it is."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        asked = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=10, check=False)  # noqa: S607
+        version = asked.stderr.partition('"')[2].partition(".")[0].partition('"')[0]
+        if asked.returncode == 0 and version.isdecimal() and int(version) >= OLDEST_JAVA:
+            return ""
+    return f"There is no Java {OLDEST_JAVA} here, so jobs cannot be archived with Spark; all else works."
+
+
+@contextmanager
+def database(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of processes that use the shop's database."""
+    try:
+        with persistent(folder) as server:
+            environment = {**os.environ, **server.env, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+            run_to_end(environment, "migrate", "--verbosity", "0")
+            make_user(environment)
+            yield environment
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise DemoError(
+            f"{error.filename} cannot be written ({error.strerror}); choose another folder: "
+            "make demo ARGS='--folder /tmp/shop'."
+        ) from error
+
+
+def make_user(environment: dict[str, str]) -> None:
+    given = {"DJANGO_SUPERUSER_PASSWORD": PASSWORD, "DJANGO_SUPERUSER_EMAIL": f"{USER}@example.com"}
+    run_to_end({**environment, **given}, "createsuperuser", "--noinput", "--username", USER, may_fail=True)
+
+
+# -------------------------------------------------------------------------------------------------------- processes
+
+
+def manage(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "example_project.manage", *arguments]
+
+
+def run_to_end(environment: dict[str, str], *arguments: str, may_fail: bool = False) -> None:
+    done = subprocess.run(manage(*arguments), env=environment, capture_output=True, text=True, check=False)
+    if done.returncode and not (may_fail and "already taken" in done.stderr):
+        raise DemoError(f"manage.py {arguments[0]} failed: {done.stderr.strip().splitlines()[-1]}")
+
+
+@contextmanager
+def processes(options: argparse.Namespace, environment: dict[str, str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """The shop at work; whatever happens, nothing of it is left running."""
+    commands = {
+        "the web server": manage("runserver", "--noreload", f"{HOST}:{options.port}"),
+        "the workers": manage("runjobs", "--processes", "2", "--no-reload", "--grace", "5"),
+        "the customers": manage("feed"),
+    }
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        with (options.folder / "demo.log").open("ab") as log:
+            for name, command in commands.items():
+                running[name] = subprocess.Popen(
+                    command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                )
+            yield running
+    finally:
+        stop(list(running.values()))
+
+
+def stop(running: list[subprocess.Popen[bytes]]) -> None:
+    """First as one asks, then as one does not; another Ctrl-C must not leave anything behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.1, deadline - time.monotonic()))
+    for process in running:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def wait_until_it_answers(port: int, running: dict[str, subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        check_alive(running)
+        with suppress(urllib.error.URLError, OSError):
+            urllib.request.urlopen(f"http://{HOST}:{port}/admin/login/", timeout=5).close()
+            return
+        time.sleep(0.1)
+    raise DemoError(f"the web server did not answer within {START_SECONDS} seconds.")
+
+
+def watch(running: dict[str, subprocess.Popen[bytes]]) -> None:
+    while True:
+        check_alive(running)
+        time.sleep(0.5)
+
+
+def check_alive(running: dict[str, subprocess.Popen[bytes]]) -> None:
+    for name, process in running.items():
+        if process.poll() is not None:
+            raise DemoError(f"{name} ended with status {process.returncode}; demo.log in the folder says why.")
+
+
+def introduction(options: argparse.Namespace, environment: dict[str, str]) -> str:
+    variables = " ".join(f"{name}={environment[name]}" for name in ("PGHOST", "PGPORT", "PGUSER", "PGDATABASE"))
+    python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd()) else sys.executable
+    text = TRY.format(
+        address=f"http://{HOST}:{options.port}/",
+        user=USER,
+        manage=f"{python} -m example_project.manage",
+        export=f"For these commands, in another terminal:  export {variables}",
+        folder=options.folder,
+    )
+    return f"{text}{java_hint()}".rstrip()
+
+
+def _end(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main())

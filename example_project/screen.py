@@ -1,4 +1,4 @@
-"""What the demo shows: lines that stay, and below them, on a terminal, a board that is drawn anew."""
+"""What the play shows: lines that stay, and below them, on a terminal, a board that is drawn anew."""
 
 from __future__ import annotations
 

@@ -10,8 +10,12 @@ import os
 from typing import Any
 
 SECRET_KEY = "only for the demo"
+DEBUG = True  # a demo shows its errors, and serves its own static files
+ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
 USE_TZ = True
 TIME_ZONE = "UTC"
+ROOT_URLCONF = "example_project.urls"
+STATIC_URL = "static/"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {
     "default": {
@@ -20,20 +24,18 @@ DATABASES = {
     }
 }
 INSTALLED_APPS = [
-    "django.contrib.contenttypes",
-    "django.contrib.auth",
-    "django.contrib.sessions",
-    "django.contrib.messages",
-    "django.contrib.staticfiles",
     "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "rangefilter",
     "django_jobqueue",
     "example_project.shop",
 ]
-ROOT_URLCONF = "example_project.urls"
-ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
-STATIC_URL = "static/"
 MIDDLEWARE = [
-    "django.middleware.security.SecurityMiddleware",
+    "django_jobqueue.middleware.RequestIdMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -54,8 +56,11 @@ TEMPLATES = [
     }
 ]
 
+HOUR = 60 * 60
 JOBQUEUE: dict[str, Any] = {
     "AROUND": "example_project.watching.around",
+    "CARRY": ["django_jobqueue.carrying.RequestId"],
+    "QUEUE_DEFAULTS": {"delete_after_seconds": HOUR},  # sample data keeps flowing
     "QUEUES": {
         "orders": {
             "policy": "key_strict_fifo",
@@ -66,7 +71,38 @@ JOBQUEUE: dict[str, Any] = {
             "description": "What customers ordered, in order per customer.",
         },
         "orders-dead": {"description": "Copies of orders that could not be shipped."},
-        "emails": {"retry_limit": 5, "retry_backoff": True, "retry_delay_max": 600},
+        "payments": {
+            "policy": "key_strict_fifo",
+            "retry_limit": 1,
+            "retry_delay": 2,
+            "description": "What customers owe, in order per customer.",
+        },
+        "emails": {
+            "retry_limit": 3,
+            "retry_delay": 2,
+            "retry_backoff": True,
+            "retry_delay_max": 600,
+            "dead_letter": "emails-dead",
+            "description": "The outbox.",
+        },
+        "emails-dead": {"description": "Copies of mails that nobody takes."},
+        "exports": {"description": "Long ones, with progress."},
+        "rates": {"description": "Asked of another server, by an async handler."},
         "stock-report": {"policy": "exclusive", "description": "One at a time, and one is enough."},
     },
+    "SCHEDULES": {
+        "nightly-stock-report": {
+            "queue": "stock-report",
+            "cron": "0 3 * * *",
+            "timezone": "Europe/Berlin",
+            "handler": "stock_report",
+        },
+        "rates": {
+            "queue": "rates",
+            "cron": "* * * * *",
+            "handler": "fetch_rates",
+            "data": {"currencies": ["USD", "CHF", "JPY"]},
+        },
+    },
 }
+TASKS = {"default": {"BACKEND": "django_jobqueue.tasks.JobQueueBackend", "QUEUES": ["emails"]}}

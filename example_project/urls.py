@@ -1,8 +1,14 @@
+from __future__ import annotations
+
 from django.contrib import admin
 from django.urls import path
-from django.views.generic import RedirectView
+
+from .shop import views
 
 urlpatterns = [
-    path("", RedirectView.as_view(url="/admin/")),
+    path("", views.index, name="index"),
+    path("buy/", views.buy, name="buy"),
+    path("export/", views.export, name="export"),
+    path("jobs/<uuid:id>/", views.progress, name="progress"),
     path("admin/", admin.site.urls),
 ]

@@ -1,4 +1,4 @@
-"""Lets the demo see what handlers do: the hook around every run, and the signal of every end."""
+"""Lets the play see what handlers do: the hook around every run, and the signal of every end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _finished(*, job: Job, failure: Failure | None, error: Any, **kwargs: Any) -
 def running(number: int, queues: Sequence[str], listener: Listener) -> Iterator[list[LocalWorker]]:
     """That many workers at work; at the end each finishes the job it has in hand."""
     _listeners.append(listener)
-    job_finished.connect(_finished, dispatch_uid="demo")
+    job_finished.connect(_finished, dispatch_uid="play")
     try:
         with ExitStack() as stack:
             yield [
@@ -53,5 +53,5 @@ def running(number: int, queues: Sequence[str], listener: Listener) -> Iterator[
                 for place in range(1, number + 1)
             ]
     finally:
-        job_finished.disconnect(dispatch_uid="demo")
+        job_finished.disconnect(dispatch_uid="play")
         _listeners.remove(listener)

@@ -1,141 +1,72 @@
-"""The demo, as somebody would start it."""
+"""What the demo says when it cannot be, each in one sentence."""
 
 from __future__ import annotations
 
-import os
-import re
-import signal
+import socket
 import subprocess
 import sys
-import tempfile
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-COMMAND = [sys.executable, "-W", "error", "-m", "example_project.demo", "--throwaway"]
-SHIPPED = re.compile(r"(?P<customer>Ada|Ben|Cleo|Dan) +#(?P<number>\d) .*shipped$", re.MULTILINE)
+from example_project.demo import java_hint
+from tests.demo_process import ROOT, empty_folder, environment
 
 
-@contextmanager
-def empty_folder() -> Iterator[Path]:
-    """A place for the demo's server, which may run as another user: who must be able to enter it."""
-    with tempfile.TemporaryDirectory(prefix="demo-") as name:
-        Path(name).chmod(0o777)
-        yield Path(name)
+def refused(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "example_project.demo", *arguments],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    return done.stderr.strip()
 
 
-def environment(folder: Path) -> dict[str, str]:
-    ours = ("PG", "JOBQUEUE_TEST_", "DJANGO_SETTINGS_MODULE")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return kept | {"TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+def test_a_taken_port_is_said_in_one_sentence():
+    with socket.socket() as taken, empty_folder() as folder:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        said = refused("--port", str(port), "--folder", str(folder))
+
+        assert said == f"No demo: port {port} is taken; choose another: make demo ARGS='--port {port + 1}'."
+        assert not folder.exists()
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with empty_folder() as path:
-        yield path
+def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path):
+    (tmp_path / "file").touch()  # nobody can write below that, not even root
+
+    said = refused("--port", "0", "--folder", str(tmp_path / "file" / "shop"))
+
+    assert "cannot be written (Not a directory); choose another folder: make demo ARGS='--folder" in said
 
 
-@pytest.fixture(scope="module")
-def output() -> str:
-    with empty_folder() as path:
-        done = subprocess.run(
-            [*COMMAND, "--quick"], cwd=ROOT, env=environment(path), capture_output=True, text=True, timeout=120
-        )
-        left = list(path.iterdir())
-    assert (done.returncode, done.stderr, left) == (0, "", [])
-    return done.stdout
+def test_a_missing_java_is_said_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert java_hint() == "There is no Java 17 here, so jobs cannot be archived with Spark; all else works."
+
+    old: Path = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert "no Java 17" in java_hint()
+
+    old.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
+    assert java_hint() == ""
 
 
-def test_every_customers_orders_are_shipped_in_order(output):  # R001
-    shipped = defaultdict(list)
-    for match in SHIPPED.finditer(output):
-        shipped[match["customer"]].append(int(match["number"]))
+@pytest.mark.parametrize("goal", ("demo", "play"))
+def test_make_takes_the_newest_python_that_works(tmp_path, goal):
+    """A shim that does not work is passed by, whatever it stands for."""
+    for name, works in (("python3.14", False), ("python3.13", True), ("python3", True)):
+        shim = tmp_path / name
+        shim.write_text(f"#!/bin/sh\n{'exit 0' if works else 'exit 127'}\n")
+        shim.chmod(0o755)
+    asked = ["make", "--no-print-directory", "-n", goal, "VENV=/nowhere/venv", "-f", "Makefile"]
 
-    assert shipped == {"Ada": [1, 2, 3, 4], "Ben": [1, 2, 3, 4], "Cleo": [1, 2, 4], "Dan": [1, 2, 3, 4]}
+    found = {**environment(), "PATH": f"{tmp_path}:/bin:/usr/bin"}
+    done = subprocess.run(asked, cwd=ROOT, env=found, capture_output=True, text=True, check=True)
 
-
-def test_a_failed_order_blocks_its_customer_and_nobody_else(output):  # R004
-    before, after = output.split("4. A person decides")
-
-    assert "['customer-ben', 'customer-cleo']" in before
-    assert re.search(r"Ben +#2 .*FAILED for good and blocks Ben: the card has expired", before)
-    assert not re.search(r"Ben +#[34]", before)
-    assert not re.search(r"Cleo +#4", before)
-    assert before.count("shipped") == 11
-    assert after.count("shipped") == 4
-
-
-def test_why_names_the_job_in_the_way(output):
-    said = " ".join(output.split())
-
-    assert re.search(r"The key 'customer-ben' is blocked by job [0-9a-f-]{36}\. That failed for good", said)
-
-
-def test_the_operator_lets_both_customers_go_on(output):  # R005 R006
-    after = output.split("4. A person decides")[1]
-
-    assert "services.retry(" in after
-    assert "services.skip(" in after
-    assert re.search(r"orders +0 +0 +15 +0 +1\n", after)
-    assert "Blocked keys: none." in after
-
-
-def test_without_a_terminal_the_output_is_plain_text(output):
-    assert "\x1b" not in output
-
-
-def test_a_rolled_back_order_leaves_no_job(output):
-    assert "16 orders wait. One more was placed and rolled back: still 16." in output
-
-
-@pytest.mark.slow
-def test_interrupted_it_stops_its_server_and_leaves_nothing_behind(folder):
-    command = [*COMMAND, "--seconds=60"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as demo:
-        try:
-            assert demo.stdout is not None
-            lines = iter(demo.stdout.readline, "")
-            assert any("workers start" in line for line in lines)
-
-            demo.send_signal(signal.SIGINT)
-
-            rest = "".join(lines)
-            assert demo.wait(timeout=60) == 130
-        finally:
-            demo.kill()
-    assert "Traceback" not in rest
-    assert list(folder.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_after_the_play_the_admin_is_served_until_it_is_interrupted(folder):
-    command = [*COMMAND, "--seconds=0.2"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as demo:
-        try:
-            assert demo.stdout is not None
-            lines = iter(demo.stdout.readline, "")
-            address = next(found[0] for line in lines if (found := re.search(r"http://\S+/admin/", line)))
-            with urlopen(address, timeout=60) as answer:
-                page = answer.read().decode()
-            with urlopen(address.replace("/admin/", "/static/jobqueue/admin.css"), timeout=60) as answer:
-                assert "--jq-good" in answer.read().decode()
-
-            demo.send_signal(signal.SIGINT)
-
-            rest = "".join(lines)
-            assert demo.wait(timeout=60) == 130
-        finally:
-            demo.kill()
-    assert "Log in" in page
-    assert "Traceback" not in rest
-    assert list(folder.iterdir()) == []
+    assert "python3.13 -m venv /nowhere/venv" in done.stdout

@@ -5,10 +5,13 @@ A handler may run again after a crash, so each says what is to be true and adds 
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from django.db import transaction
 from django.db.models import Count
 
-from django_jobqueue.handlers import job
+from django_jobqueue.handlers import CancelJob, JobContext, job
 
 from .models import Order
 
@@ -19,7 +22,7 @@ class ShopError(Exception):
 
 @job(queue="orders", name="ship_order")
 def ship_order(order_id: int, card: str | None = None) -> dict[str, str]:
-    """Charge the card, ship the order and write to the customer."""
+    """Charge the card, ship the order and write to the customer. An ordered queue: one after another per customer."""
     order = Order.objects.select_related("customer").get(pk=order_id)
     if (card or order.card) == "expired":
         raise ShopError("the card has expired")
@@ -31,13 +34,44 @@ def ship_order(order_id: int, card: str | None = None) -> dict[str, str]:
     return {"shipped": order.item}
 
 
-@job(queue="emails", name="send_email")
-def send_email(to: str, text: str) -> dict[str, str]:
+@job(queue="payments", name="take_payment", singleton_key=lambda customer, **_: f"customer-{customer.lower()}")
+def take_payment(customer: str, amount: int) -> dict[str, int]:
+    """What a customer owes, in the order it fell due. One that the bank refuses blocks those behind it."""
+    if amount > 95:
+        raise ShopError(f"the bank refused {amount} €")
+    return {"paid": amount}
+
+
+@job(queue="emails", name="send_email", takes_context=True)
+def send_email(context: JobContext, to: str, text: str) -> dict[str, str]:
+    """The job is the outbox: it is stored together with what the mail tells of. The mail server fails at times."""
+    if to.endswith("@slow.example") and context.attempt < 3:
+        raise ConnectionError("the mail server is busy")
+    if to.endswith("@nowhere.example"):
+        raise ConnectionError("there is no such host")  # after the last retry a copy goes to emails-dead
     return {"sent": text, "to": to}
 
 
 @job(queue="stock-report", name="stock_report")
 def stock_report() -> dict[str, int]:
-    """How many of each item were ordered."""
+    """How many of each item were ordered; sent every night by a schedule."""
     counted = Order.objects.order_by("item").values_list("item").annotate(number=Count("pk"))
     return dict(counted)
+
+
+@job(queue="rates", name="fetch_rates")
+async def fetch_rates(currencies: list[str]) -> dict[str, float]:
+    """An async handler: a hundred of them wait in one process, as if for another server's answer."""
+    await asyncio.sleep(0.5)
+    return {currency: round(1 + len(currency) / 10, 2) for currency in currencies}
+
+
+@job(queue="exports", name="export_orders", takes_context=True, retry_limit=0)
+def export_orders(context: JobContext, rows: int = 100) -> dict[str, int]:
+    """Something that takes a while, and says how far it is."""
+    for row in range(rows):
+        if context.cancelled:
+            raise CancelJob(f"stopped after {row} rows")
+        time.sleep(0.05)
+        context.progress((row + 1) / rows, f"row {row + 1} of {rows}")
+    return {"rows": rows}
