@@ -174,6 +174,39 @@ def test_an_earlier_job_that_is_committed_late_does_not_run_beside_a_later_one(q
     assert [job.data for job in services.fetch(queue.name, 10, grouping="fill")] == ["early"]
 
 
+@pytest.mark.parametrize("grouping", Grouping.values)
+def test_a_group_being_read_is_passed_over_even_if_an_earlier_job_appears_in_it(queue, race, grouping):  # R036 R056
+    """The second reader sees another head than the first, which nobody has locked: only the group's lock tells it."""
+    was_sent, has_read, was_committed, has_looked = (threading.Event() for _ in range(4))
+
+    def sender() -> None:
+        with transaction.atomic():
+            sent(queue, "early", group_key="A")
+            was_sent.set()
+            assert has_read.wait(PATIENCE)
+        was_committed.set()
+
+    def first() -> list[Any]:
+        assert was_sent.wait(PATIENCE)
+        sent(queue, "late", group_key="A")
+        with transaction.atomic():
+            jobs = services.fetch(queue.name, 10, grouping=grouping)
+            has_read.set()
+            assert has_looked.wait(PATIENCE)
+        return [job.data for job in jobs]
+
+    def second() -> list[Any]:
+        assert was_committed.wait(PATIENCE)
+        try:
+            return [job.data for job in services.fetch(queue.name, 10, grouping=grouping)]
+        finally:
+            has_looked.set()
+
+    _, one, other = race(3, sender, first, second)
+
+    assert (one, other) == (["late"], [])
+
+
 def test_plain_readers_beside_grouped_ones_lose_and_double_nothing(queue, race):  # R068 R381
     send_groups(queue, 10, 20)
     seen: list[Any] = []
