@@ -54,6 +54,7 @@ class Assigner(threading.Thread):
         self.incarnation = uuid7()
         self.held: dict[UUID, Job] = {}  # what counts against the capacity
         self.ending = threading.Event()  # nothing more is delivered
+        self.exiting = False  # and nobody will finish what was
         self.error: Exception | None = None  # what ended it
         self.failure: Exception | None = None  # what kept it from giving back the undelivered
         self._undelivered: dict[UUID, Job] = {}
@@ -195,7 +196,7 @@ class Assigner(threading.Thread):
         self._beat_at = now
 
     def _leave(self) -> None:
-        """Give back what was not delivered; what was is still its consumer's, until it ends or its time is over."""
+        """Give back what was not delivered; what was is still its consumer's, unless the process ends with it."""
         terms = self.terms
         with self._lock:
             delivered = self.held.keys() - self._undelivered.keys()
@@ -204,7 +205,10 @@ class Assigner(threading.Thread):
             if self.error is not None:
                 connections[terms.using].close()  # whatever state it is in
             workers.give_back_unheld(terms.worker, self.incarnation, delivered, CANCELLED, using=terms.using)
-            Worker.objects.using(terms.using).filter(pk=self.incarnation).delete()
+            if self.exiting and delivered:
+                workers.has_ended(self.incarnation, "its process ended", using=terms.using)
+            else:
+                Worker.objects.using(terms.using).filter(pk=self.incarnation).delete()
         except Exception as error:
             self.failure = error
             logger.warning("could not give jobs back", extra={"worker": terms.worker, "error": str(error).strip()})

@@ -109,6 +109,8 @@ def _end_all() -> list[Assigner]:
 @atexit.register
 def _close_at_exit() -> None:
     """As far as that takes no long time: a process must be able to end without its database."""
+    for one in _open:
+        one.exiting = True
     for one in _end_all():
         one.join(EXIT_SECONDS)
 

@@ -16,6 +16,7 @@ from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidOption, InvalidTransition, QueueNotFound, StreamClosed
 from django_jobqueue.models import Job, Worker
 from django_jobqueue.services.assigner import CANCELLED
+from django_jobqueue.services.stream import _close_at_exit
 from django_jobqueue.services.wakeups import subscribed
 from django_jobqueue.states import JobState
 from tests.factories import JobFactory, QueueFactory
@@ -640,6 +641,20 @@ def test_the_jobs_of_a_stream_whose_process_died_are_recovered(queue):  # R222
 
     assert services.recover_lost() == {queue.name: 1}
     assert now(job).state == JobState.UNKNOWN_RETRY
+
+
+def test_what_was_delivered_to_a_process_that_ends_is_recovered(queue):  # R222 R231
+    stream = services.stream("w", queue=queue.name, capacity=2, poll_interval=60)
+    delivered = sent(queue)
+    assert stream.get(PATIENCE) == [delivered]
+    undelivered = sent(queue)
+    until(lambda: active() == 2, "it is assigned")
+
+    _close_at_exit()  # what Python does then
+
+    assert now(undelivered).state == JobState.RETRY
+    assert services.recover_lost() == {queue.name: 1}
+    assert now(delivered).state == JobState.UNKNOWN_RETRY
 
 
 def test_observed_states_agree(queue, streams):  # R316
