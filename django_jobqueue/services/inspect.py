@@ -19,8 +19,8 @@ from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
 from ..models import BlockedKey, Job, Queue, Worker
 from ..options import LARGEST, check_int, check_state
-from ..policies import ORDERED
-from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, RETRYING, RUNNING, Hold, JobState
+from ..policies import ORDERED, QueuePolicy
+from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
 from .finish import Target, database_of
 from .queues import check_exists, named
 from .transactions import database, in_transaction, rows
@@ -232,7 +232,7 @@ def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object
     if job.hold == Hold.UNTIL and job.start_after > now:
         what = "its next attempt" if job.state in RETRYING else "its start"
         return f"It waits until {_time(job.start_after)} for {what}."
-    return _no_worker(job, using) or _no_handler(job, find_handler) or _place(job, using)
+    return _no_worker(job, using) or _no_handler(job, find_handler) or _place(job, using) + _ahead_in_group(job, using)
 
 
 def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
@@ -253,6 +253,19 @@ def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
             number = _jobs(first.count()).replace(" job", " earlier job")
             return f"{key} has {number}; the next is job {earlier.pk}."
     return None
+
+
+def _ahead_in_group(job: Job, using: str) -> str:
+    """What keeps it from readers by group, which plain readers do not care for."""
+    if not job.group_key or job.policy != QueuePolicy.STANDARD:
+        return ""
+    group = Job.objects.using(using).in_queue(job.queue_id).filter(group_key=job.group_key).exclude(group_key="")
+    running = group.exclude(state__in=sorted(set(JobState) - RUNNING)).order_by("group_key").first()
+    other = running or group.in_state(*OCCUPIED | DEAD).order_by("group_key", "seq").first()
+    if other is None or other.pk == job.pk:
+        return ""
+    does = "That waits, too." if other.state == JobState.CREATED else _what_it_does(other)
+    return f" But readers by group take job {other.pk} of the group {job.group_key!r} first. {does}"
 
 
 def _what_it_does(other: Job) -> str:

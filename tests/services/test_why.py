@@ -216,3 +216,31 @@ def test_why_reads_along_indexes_whatever_the_statistics(request, worker, name, 
 
     assert index in plans.indexes
     assert plans.sequential == []
+
+
+@pytest.mark.parametrize("state", sorted(RUNNING | RETRYING | DEAD))
+def test_a_job_is_told_what_readers_by_group_take_first(queue, worker, state):  # R067
+    other = JobFactory(queue=queue, group_key="A", state=state)
+    job = sent(queue, group_key="A")
+
+    with explained() as plans:
+        text = services.why(job)
+
+    assert text.startswith("Nothing holds it")
+    assert f"But readers by group take job {other.pk} of the group 'A' first. That" in text
+    assert plans.sequential == []
+    assert {"jobqueue_job_group_running", "jobqueue_job_group"} & plans.indexes
+
+
+def test_a_job_that_is_first_of_its_group_is_told_of_nobody(queue, worker):
+    first, second = sent(queue, group_key="A"), sent(queue, group_key="A")
+
+    assert "group" not in services.why(first)
+    assert services.why(second).endswith(f"take job {first.pk} of the group 'A' first. That waits, too.")
+
+
+def test_a_running_job_of_its_group_goes_before_even_if_it_was_sent_later(queue, worker):  # R036
+    job = sent(queue, group_key="A")
+    other = JobFactory(queue=queue, group_key="A", state=JobState.ACTIVE)
+
+    assert f"take job {other.pk} of the group 'A' first. That is running" in services.why(job)
