@@ -25,9 +25,11 @@ class Ahead:
         self.asked = 0  # how many jobs are asked for; 0 if none are
 
     def ask(self, fetch: Fetch, jobs: int) -> None:
+        """Begin a fetch; raises ``RuntimeError`` if the process can have no more threads."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="jobqueue-fetch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="jobqueue-fetch", daemon=True)
+            thread.start()
+            self._thread = thread
         self.asked = jobs
         self._questions.put(fetch)
 

@@ -34,7 +34,7 @@ STALE_SECONDS = 1.0  # claimed work that nobody began for that long goes back
 EMPTY_SECONDS = 0.005  # an empty queue is not looked at again sooner, however often somebody wakes us
 
 BATCHES = 2  # that are claimed and not begun, at most: one to begin, one to come
-AFTER_TROUBLE_SECONDS = 30.0  # without fetching ahead, perhaps because the server has no connection to spare
+AFTER_TROUBLE_SECONDS = 30.0  # without fetching ahead, perhaps because there is no connection or no thread to spare
 
 CHUNK_SECONDS = 0.001
 MOST_IN_CHUNK = 50
@@ -142,9 +142,7 @@ class Line:
             looked += 1
             if self._look_at[queue] <= now:
                 room = self._room(queue)
-                if self._may_fetch_ahead(queue, now):
-                    self._ahead.ask(partial(self._fetch, queue, room), room)
-                    self._asked_of = queue
+                if self._fetches_ahead(queue, room, now):
                     continue
                 jobs = self._fetch(queue, room)
                 self._plan_next_look(queue, jobs, room, now)
@@ -163,11 +161,19 @@ class Line:
 
     # ------------------------------------------------------------------------------------------- fetching ahead
 
-    def _may_fetch_ahead(self, queue: str, now: float) -> bool:
-        """Where the last fetch gave all that was asked for: else it would cost a connection and gain nothing."""
-        if self.child.options.max_jobs or queue in self._by_group:
+    def _fetches_ahead(self, queue: str, room: int, now: float) -> bool:
+        """Many at once, where the last fetch gave all that was asked for: else it would gain nothing."""
+        if self.child.options.max_jobs or queue in self._by_group or queue not in self._bookmarks:
             return False
-        return queue in self._bookmarks and now >= self._not_ahead_before
+        if room < self.child.settings.BATCH_SIZE // 2 or now < self._not_ahead_before:
+            return False
+        try:
+            self._ahead.ask(partial(self._fetch, queue, room), room)
+        except RuntimeError:
+            self._not_ahead_before = now + AFTER_TROUBLE_SECONDS
+            return False
+        self._asked_of = queue
+        return True
 
     def settle(self) -> None:
         """Wait for what is being fetched, so that all that is claimed is known; it begins with the next turn."""
@@ -196,9 +202,8 @@ class Line:
     def _ask_for_more(self, now: float) -> None:
         """Before the batch that came is begun, so that the server has something to do meanwhile."""
         queue = self._asked_of
-        is_its_turn = queue == self._queues[0] and self._look_at[queue] <= now
-        if is_its_turn and self._may_fetch_ahead(queue, now) and (room := self._room(queue)) > 0:
-            self._ahead.ask(partial(self._fetch, queue, room), room)
+        if queue == self._queues[0] and self._look_at[queue] <= now:
+            self._fetches_ahead(queue, self._room(queue), now)
 
     def _plan_next_look(self, queue: str, jobs: list[Job], asked: int, now: float) -> None:
         """At once while it gives all that was asked for; of lanes it may give less, and have more."""

@@ -41,6 +41,7 @@ class Link:
         self.swallowed: frozenset[Direction] = proxy.swallowed
         self.startup = b""
         self.said = b""  # in the transaction that is open
+        self.begun = False  # whether there is one
         self.cutting = False
         self._replies: asyncio.Task[None] | None = None
 
@@ -69,10 +70,16 @@ class Link:
                 self.reset()
 
     def _is_cut(self, message: bytes) -> bool:
-        """Whether this is the COMMIT to be cut at; ``cutting`` says that it still goes through."""
+        """Whether this is the COMMIT to be cut at; ``cutting`` says that it still goes through.
+
+        A message outside a transaction is one, whatever it says.
+        """
         text = message[5:-1].strip()
-        if text.upper() in (b"COMMIT", b"END"):
+        if not self.begun and not text.upper().startswith(b"BEGIN"):
+            self.said = text
+        if not self.begun or text.upper() in (b"COMMIT", b"END"):
             said, self.said = self.said, b""
+            self.begun = text.upper().startswith(b"BEGIN")
             cut = self.proxy.cut
             if cut is not None and cut.left and cut.text in said:
                 cut.left -= 1
@@ -81,8 +88,8 @@ class Link:
                     self.swallowed = BOTH if cut.silently else self.swallowed
                     cut.done.set()
                 return True
-        elif text.upper().startswith((b"BEGIN", b"ROLLBACK")):
-            self.said = b""
+        elif text.upper() == b"ROLLBACK":
+            self.said, self.begun = b"", False
         else:
             self.said += text
         return False
