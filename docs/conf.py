@@ -14,7 +14,7 @@ VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "django_jobqueue" / "__ini
 assert VERSION is not None
 
 # The reference of the verbs is taken from their docstrings: for that Django must be set up. No server is asked.
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 settings.configure(
     INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_jobqueue"],
     DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "docs"}},
@@ -26,7 +26,7 @@ author = "django-jobqueue contributors"
 project_copyright = author
 release = version = VERSION[1]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "model_columns"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]

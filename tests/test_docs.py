@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import doctest
 import re
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from django.apps import apps
+from django.dispatch import Signal
 from django.test import override_settings
 
-from django_jobqueue import exceptions, services
+import django_jobqueue
+from django_jobqueue import exceptions, services, signals, testing
 from django_jobqueue.conf import DEFAULTS, FIELDS
+from django_jobqueue.management.commands import runjobs
 from django_jobqueue.options import QUEUE_OPTIONS, queue_defaults
 from django_jobqueue.policies import POLICIES
+from django_jobqueue.querysets import JobQuerySet
 from django_jobqueue.services.queues import sync_declared
 from django_jobqueue.states import BLOCKING, ELIGIBLE, FINAL, FOLLOWS, JobState
 
@@ -237,6 +243,47 @@ def test_there_are_tips_for_keeping_a_queue_fast():  # R392
     assert headings == [
         "Batch size", "Finding jobs by their data", "Clean up", "Retention", "Watch the depth", "Priorities",
     ]  # fmt: skip
+
+
+def test_every_model_is_in_the_reference():
+    ours = {model.__name__ for model in apps.get_app_config("jobqueue").get_models()}
+
+    assert set(rows("reference/models.md", "What there is")) == ours
+
+
+def test_every_adjective_that_the_reference_names_exists():
+    said = set(re.findall(r"`(\w+)\(", text_of("reference/models.md").split("## Querysets")[1]))
+
+    assert said
+    assert said <= set(dir(JobQuerySet))
+
+
+def test_every_signal_is_in_the_reference():
+    ours = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+
+    assert set(rows("reference/signals.md")) == ours
+
+
+def test_what_handlers_and_tests_use_is_in_the_reference():
+    handling, testing_page = text_of("reference/handlers.md"), text_of("reference/testing.md")
+
+    assert [name for name in django_jobqueue.__all__ if f"handlers.{name}\n" not in handling] == []
+    assert [name for name in testing.__all__ if name not in testing_page] == []
+
+
+def test_every_extra_is_in_the_reference():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    listed = {name for names in rows("reference/extras.md") for name in re.findall(r"\w+", names)}
+    assert listed == set(project["optional-dependencies"])
+
+
+def test_every_flag_of_the_worker_is_in_the_guide():
+    parser = runjobs.Command().create_parser("manage.py", "runjobs")
+    django_s = {"version", "verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks"}
+    ours = {action.option_strings[0] for action in parser._actions if action.dest not in {*django_s, "help"}}
+
+    assert {flag.split()[0] for flag in rows("howto/run-workers.md", "Flags")} == ours
 
 
 def test_every_page_is_short():
