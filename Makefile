@@ -31,11 +31,12 @@ demo: $(VENV)/.demo-installed  ## a shop in your browser, with workers, customer
 play: $(VENV)/.demo-installed  ## what strict order means, played in your terminal in twelve seconds
 	@$(PY) -m example_project.play $(ARGS)
 
-# Races and faults are alone on the machine, because they look at the clock.
+# Races and faults go in a run of their own, because they look at the clock. They wait more than they work, so two share
+# the machine; those of one file stay together, because they share a server.
 test: $(VENV)/.dev-installed  ## every test this machine can run; NO_SKIPS=1: skips are failures
 ifeq ($(strip $(ARGS)),)
 	$(PY) -m pytest -q -n 2 --dist loadgroup -m "not concurrency and not faults"
-	$(PY) -m pytest -q -m "concurrency or faults"
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "concurrency or faults"
 else
 	$(PY) -m pytest -q $(ARGS)
 endif
