@@ -152,11 +152,11 @@ class Assigner(threading.Thread):
         return [name for (name,) in rows(self.terms.using, statements.QUEUES_BY_AGE)]
 
     def _hold(self, jobs: list[Job]) -> None:
+        found = {job.id: job for job in jobs}
+        capacity.hold(found, self.ended)  # before anybody can end them
         with self._lock:
-            found = {job.id: job for job in jobs}
             self.held |= found
             self._undelivered |= found
-        capacity.hold(found, self.ended)
         self.ready()
 
     def _free_ended(self) -> bool:

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -249,5 +250,5 @@ class AsyncJobStream(_Stream):
 
 
 def _set(loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
-    if not loop.is_closed():
+    with suppress(RuntimeError):  # of a loop that has ended, with everybody who waited in it
         loop.call_soon_threadsafe(ready.set)

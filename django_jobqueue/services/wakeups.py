@@ -23,6 +23,8 @@ from .transactions import CHANNEL, T, joins
 
 logger = logging.getLogger("django_jobqueue.worker")
 
+JOIN_SECONDS = 1.0  # a listener that is just trying to connect may take longer, and ends by itself
+
 
 class Listener(threading.Thread):
     """Calls ``woken(queue)`` for each notification, and ``woken("")`` whenever some may have been missed.
@@ -121,7 +123,7 @@ def subscribed(using: str, woken: Callable[[str], None]) -> Iterator[None]:
                 listener, hub.listener = hub.listener, None
         if listener is not None:
             listener.stop()
-            listener.join()
+            listener.join(JOIN_SECONDS)
 
 
 def fetch_waiting(
