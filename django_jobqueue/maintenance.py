@@ -194,11 +194,12 @@ def _warn(using: str) -> dict[str, int]:
 
 
 def _forget(using: str) -> dict[str, int]:
-    """Rows about what is long over: workers, slots of schedules, minutes."""
+    """Rows about what is long over: workers, slots of schedules, minutes, what a write of Spark left."""
     return {
         "workers": _forget_workers(using),
         "runs": services.forget_old_runs(using=using),
         "minutes": statistics.forget_old_minutes(using=using),
+        "staged": services.forget_staged(using=using),
     }
 
 

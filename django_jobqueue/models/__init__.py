@@ -8,11 +8,13 @@ from .queue import Queue
 from .queue_minute import QueueMinute
 from .queue_total import QueueTotal
 from .schedule import Schedule, ScheduleRun
+from .staged_job import JobWrite, StagedJob
 from .worker import Worker
 
 __all__ = [
     "BlockedKey",
     "Job",
+    "JobWrite",
     "Maintenance",
     "Operation",
     "Queue",
@@ -20,5 +22,6 @@ __all__ = [
     "QueueTotal",
     "Schedule",
     "ScheduleRun",
+    "StagedJob",
     "Worker",
 ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .reading import job_snapshot, read_jobs, register
     from .restoring import Restored, restore_jobs
     from .session import spark_session
+    from .writing import write_jobs
 
 _PLACES = {
     "Archived": "archiving",
@@ -33,6 +34,7 @@ _PLACES = {
     "register": "reading",
     "restore_jobs": "restoring",
     "spark_session": "session",
+    "write_jobs": "writing",
 }
 __all__ = [
     "JOB_SCHEMA",
@@ -49,6 +51,7 @@ __all__ = [
     "register",
     "restore_jobs",
     "spark_session",
+    "write_jobs",
 ]
 
 

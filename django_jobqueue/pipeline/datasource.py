@@ -9,9 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, NamedTuple
+from uuid import uuid4
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 FORMAT = "jobqueue"
 TABLE = "jobqueue_job"
@@ -105,6 +113,8 @@ class JobDataSource(DataSource):
 
     conninfo: str = ""  # with the password, so it is no option: options may be shown
     condition: str = ""  # SQL of ours; what users give are options, and quoted
+    commit: Mapping[str, Any] | None = None  # what a write runs in the end: see services/staging.py
+    max_bytes: int = 0  # how large data may be
 
     @classmethod
     def name(cls) -> str:
@@ -115,6 +125,11 @@ class JobDataSource(DataSource):
 
     def reader(self, schema: Any) -> JobReader:
         return JobReader(self)
+
+    def writer(self, schema: Any, overwrite: bool) -> JobWriter:
+        if overwrite:
+            raise ValueError("Jobs are added, never overwritten: write with mode('append').")
+        return JobWriter(self, schema)
 
     @property
     def columns(self) -> list[str]:
@@ -165,32 +180,193 @@ def cut(leaf: str, pages: int, size: int) -> list[Piece]:
     return [Piece(leaf, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
+# --------------------------------------------------------------------------------------------------------- writing
+
+STAGED = "jobqueue_stagedjob"
+# What a DataFrame may have, and what it becomes; ``order`` becomes one of three, by its type.
+WRITTEN = {
+    "id": ("job", "string"),
+    "name": ("name", "string"),
+    "singleton_key": ("singleton_key", "string"),
+    "group_key": ("group_key", "string"),
+    "priority": ("priority", "int"),
+    "tags": ("tags", "array<string>"),
+    "data": ("data", "string"),
+    "delay": ("delay", "double"),
+    "start_after": ("start_after", "timestamp"),
+}
+ORDERS = {"bigint": "number", "double": "real", "string": "text"}
+WRITE_OPTIONS = ("dsn", "password", "queue", "write_id")
+
+
+class Staged(WriterCommitMessage):
+    """What one task brought: only attempts that came to an end and were chosen by Spark are committed."""
+
+    def __init__(self, partition: int, attempt: int, rows: int) -> None:
+        self.partition, self.attempt, self.rows = partition, attempt, rows
+
+
+class JobWriter(DataSourceArrowWriter):
+    """Tasks stage rows by COPY; the driver's commit makes jobs of them, all or none."""
+
+    def __init__(self, source: JobDataSource, schema: Any) -> None:
+        options = {name.lower(): value for name, value in source.options.items()}
+        check_options(options, WRITE_OPTIONS)
+        if source.commit is None:
+            raise ValueError("To write jobs, register the format with django_jobqueue.pipeline.register(spark).")
+        if not options.get("queue"):
+            raise ValueError("To write jobs, say to which queue: option('queue', …).")
+        self.conninfo = source.conninfo or conninfo_of(options)
+        self.statements, self.max_bytes = dict(source.commit), source.max_bytes
+        self.queue = options["queue"]
+        self.write_id = options.get("write_id") or uuid4().hex
+        self.columns = staged_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        total = 0
+
+        def batches(first: Any) -> Iterator[Any]:
+            nonlocal total
+            for batch in chain([first], iterator):
+                yield self._staged(batch, partition, attempt, total)
+                total += batch.num_rows
+
+        first = next(iter(iterator), None)
+        if first is not None:
+            import pyarrow
+
+            schema = self._staged(first, partition, attempt, 0).schema
+            reader = pyarrow.RecordBatchReader.from_batches(schema, batches(first))
+            with opened(self.conninfo) as cursor:
+                cursor.adbc_ingest(STAGED, reader, mode="append")
+        return Staged(partition, attempt, total)
+
+    def _staged(self, batch: Any, partition: int, attempt: int, before: int) -> Any:
+        """The batch as the staging table has it, with where it comes from."""
+        import pyarrow
+
+        number = batch.num_rows
+        arrays = [self._checked(name, batch.column(name)) for name in self.columns]
+        more = {
+            "write": pyarrow.array([self.write_id] * number, pyarrow.string()),
+            "partition": pyarrow.array([partition] * number, pyarrow.int32()),
+            "attempt": pyarrow.array([attempt] * number, pyarrow.int64()),
+            "row": pyarrow.array(range(before, before + number), pyarrow.int64()),
+        }
+        return pyarrow.RecordBatch.from_arrays([*arrays, *more.values()], [*self.columns.values(), *more])
+
+    def _checked(self, name: str, column: Any) -> Any:
+        import pyarrow.compute
+
+        if name == "data" and self.max_bytes:
+            longest = pyarrow.compute.max(pyarrow.compute.binary_length(column)).as_py() or 0
+            if longest > self.max_bytes:
+                raise ValueError(f"data: {longest} bytes, but JOBQUEUE['MAX_DATA_BYTES'] is {self.max_bytes}.")
+        return column
+
+    def commit(self, messages: Any) -> None:
+        """One transaction. What a task staged and the driver did not hear of is thrown away."""
+        staged = [message for message in messages if isinstance(message, Staged) and message.rows]
+        pairs = [f"({one.partition}, {one.attempt})" for one in staged] or ["(-1, -1)"]
+        number = sum(one.rows for one in staged)
+        values = {"write": literal(self.write_id), "queue": literal(self.queue), "number": number,
+                  "attempts": f"VALUES {', '.join(pairs)}"}  # fmt: skip
+        with opened(self.conninfo) as cursor:
+            for statement in self.statements["begin"].split("; "):
+                cursor.execute(statement)
+            self._store(cursor, values, number)
+            cursor.execute(self.statements["tidy"].format(**values))
+            cursor.execute("COMMIT")
+            cursor.execute(self.statements["notify"].format(**values))
+            cursor.fetchall()
+
+    def _store(self, cursor: Any, values: dict[str, Any], number: int) -> None:
+        look, record, count = (
+            _answer(cursor, statement.format(**values))
+            for statement in (self.statements["look"], self.statements["record"], self.statements["count"])
+        )
+        if not look:
+            raise ValueError(f"There is no queue named {self.queue!r}.")
+        if not record:
+            return  # it was committed before
+        ((found, keyless),) = count
+        if found != number:
+            raise ValueError(
+                f"{number} rows were staged and {found} are there; the server may have crashed. Write again."
+            )
+        lane = self.statements["lanes"][look[0][0]]
+        if keyless and look[0][0] == self.statements["ordered"]:
+            raise ValueError(f"FIFO queues require a singleton_key; {keyless} rows for {self.queue!r} have none.")
+        cursor.execute(self.statements["store"].format(lane=lane, **values))
+
+    def abort(self, messages: Any) -> None:
+        with opened(self.conninfo) as cursor:
+            cursor.execute(self.statements["tidy"].format(write=literal(self.write_id)))
+
+
+def _answer(cursor: Any, statement: str) -> Any:
+    cursor.execute(statement)
+    return cursor.fetchall()
+
+
+def staged_columns(given: Mapping[str, str]) -> dict[str, str]:
+    """Each column of the DataFrame, and the one it is staged in."""
+    columns = {}
+    for name, type in given.items():
+        if name == "order" and type in ORDERS:
+            columns[name] = ORDERS[type]
+        elif name in WRITTEN and type == WRITTEN[name][1]:
+            columns[name] = WRITTEN[name][0]
+        elif name in WRITTEN or name == "order":
+            wanted = WRITTEN[name][1] if name in WRITTEN else " or ".join(ORDERS)
+            raise ValueError(f"The column {name!r} must be {wanted}, not {type}.")
+        else:
+            raise ValueError(f"Jobs have no column {name!r}. They have {', '.join([*WRITTEN, 'order'])}.")
+    return columns
+
+
 # ----------------------------------------------------------------------------------------------------- connections
 
 
-class connected:
-    """A cursor on a connection of its own, read only, in one transaction; of a given snapshot, if one is given."""
+class opened:
+    """A cursor on a connection of its own, that commits each statement unless one of them says otherwise."""
 
-    def __init__(self, conninfo: str, snapshot: str | None = None) -> None:
-        self.conninfo, self.snapshot = conninfo, snapshot
+    def __init__(self, conninfo: str) -> None:
+        self.conninfo = conninfo
 
     def __enter__(self) -> Any:
         from adbc_driver_postgresql import dbapi
 
         self.connection = dbapi.connect(self.conninfo, autocommit=True)
-        try:
-            self.cursor = self.connection.cursor()
-            self.cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            if self.snapshot:
-                self.cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}")
-        except BaseException:
-            self.connection.close()
-            raise
+        self.cursor = self.connection.cursor()
         return self.cursor
 
     def __exit__(self, *_: object) -> None:
         self.cursor.close()
-        self.connection.close()
+        self.connection.close()  # what is not committed is rolled back
+
+
+class connected(opened):
+    """The same, read only, in one transaction; of a given snapshot, if one is given."""
+
+    def __init__(self, conninfo: str, snapshot: str | None = None) -> None:
+        super().__init__(conninfo)
+        self.snapshot = snapshot
+
+    def __enter__(self) -> Any:
+        cursor = super().__enter__()
+        try:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if self.snapshot:
+                cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return cursor
 
 
 def _leaves(queues: list[str]) -> str:
@@ -206,12 +382,12 @@ def _leaves(queues: list[str]) -> str:
 # --------------------------------------------------------------------------------------------------------- options
 
 
-def check_options(options: Mapping[str, str]) -> None:
+def check_options(options: Mapping[str, str], known: Sequence[str] = OPTIONS) -> None:
     for name in options:
-        if name not in OPTIONS:
-            close = get_close_matches(name, OPTIONS, n=1)
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
             guess = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"The format {FORMAT!r} has no option {name!r}.{guess} It has {', '.join(OPTIONS)}.")
+            raise ValueError(f"The format {FORMAT!r} has no option {name!r}.{guess} It has {', '.join(known)}.")
 
 
 def conninfo_of(options: Mapping[str, str]) -> str:

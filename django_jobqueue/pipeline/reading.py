@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -17,9 +17,11 @@ from pyspark import cloudpickle
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from ..conf import get_settings
 from ..encoding import check_queue_name
 from ..exceptions import InvalidOption
 from ..options import check_moment, check_state
+from ..services import staging
 from ..services.transactions import database
 from . import datasource
 from .datasource import COLUMNS, FORMAT, LIGHT, JobDataSource
@@ -116,9 +118,10 @@ def load(
 
 
 def register(spark: SparkSession) -> None:
-    """Let ``spark.read.format("jobqueue")`` work in this session."""
+    """Let ``format("jobqueue")`` work in this session, to read and to write."""
+    body = {"commit": asdict(staging.COMMIT), "max_bytes": get_settings().MAX_DATA_BYTES}
     try:
-        spark.dataSource.register(JobDataSource)
+        spark.dataSource.register(type("RegisteredJobDataSource", (JobDataSource,), body))
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # by another session of this process
             raise
@@ -130,7 +133,13 @@ def bound(spark: SparkSession, using: str, condition: str = "") -> str:
     Its name is new each time, because a session refuses a name that another one has registered.
     """
     name = f"{FORMAT}_{using}_{uuid4().hex[:8]}"
-    body = {"conninfo": conninfo_of(using), "condition": condition, "name": classmethod(lambda cls: name)}
+    body = {
+        "conninfo": conninfo_of(using),
+        "condition": condition,
+        "commit": asdict(staging.COMMIT),
+        "max_bytes": get_settings().MAX_DATA_BYTES,
+        "name": classmethod(lambda cls: name),
+    }
     spark.dataSource.register(type("BoundJobDataSource", (JobDataSource,), body))
     return name
 

@@ -37,10 +37,20 @@ def spark_session(master: str | None = None, *, config: dict[str, str] | None = 
     active = SparkSession.getActiveSession()
     spark = active or _started(master, config or {})
     try:
-        yield _in_utc(spark)
+        view = _in_utc(spark)
+        activate(view)
+        yield view
     finally:
         if active is None:
             spark.stop()
+        else:
+            activate(active)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make this session the active one: only there does a writer look for a format that was registered."""
+    jvm: Any = spark._jvm
+    SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _in_utc(spark: SparkSession) -> SparkSession:

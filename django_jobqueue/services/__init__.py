@@ -41,6 +41,7 @@ from .recover import (
 from .retention import cleanup, delete_archived
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import send
+from .staging import forget_staged
 from .stream import AsyncJobStream, JobStream, astream, close, stream
 from .workers import stop_worker
 
@@ -81,6 +82,7 @@ __all__ = [
     "fetch",
     "finish_many",
     "forget_old_runs",
+    "forget_staged",
     "get_job",
     "get_queue",
     "give_back",

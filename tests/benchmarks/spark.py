@@ -101,9 +101,7 @@ def _jdbc(session: Any, bench: _Bench) -> Any:
         pages = int(cursor.fetchone()[0])
     size = -(-pages // PARTITIONS)
     columns = ", ".join(f'{column.sql} AS "{name}"' for name, column in COLUMNS.items())
-    parts = [
-        f"place >= '({start},0)'::tid AND place < '({start + size},0)'::tid" for start in range(0, pages, size)
-    ]
+    parts = [f"place >= '({start},0)'::tid AND place < '({start + size},0)'::tid" for start in range(0, pages, size)]
     table = f"(SELECT {columns}, ctid AS place FROM jobqueue_job_default WHERE {ARCHIVABLE}) t"
     properties = {"user": given["user"], "driver": "org.postgresql.Driver", "fetchsize": "10000"}
     url = f"jdbc:postgresql://{given['host']}:{given['port']}/{given['dbname']}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,10 +13,15 @@ from pathlib import Path
 import pytest
 
 from django_jobqueue import services
-from django_jobqueue.models import Job
+from django_jobqueue.models import Job, StagedJob
+from tests.faults.runner import ROOT
+from tests.past import ago
 from tests.waiting import until
 
-from .processes import PATIENCE, Driver, spark_class
+from .driver import SMALL
+from .processes import PATIENCE, Driver, environment, spark_class
+
+ROWS = 20_000
 
 
 def free_port() -> int:
@@ -38,17 +46,52 @@ def cluster(tmp_path: Path, spark: object) -> Iterator[str]:
         yield address
 
 
-def test_an_archive_on_a_cluster(cluster, spark, lake, tmp_path):
+def test_a_write_by_spark_submit_and_an_archive_on_a_cluster(cluster, spark, lake, tmp_path):
+    """The master that spark-submit was given is the one that is used."""
     from django_jobqueue.pipeline import read_lake
 
-    services.create_queue("work")
-    ids = services.send_many("work", [{"data": "x" * 900} for _ in range(5_000)])
-    services.finish_many([(job, None) for job in services.fetch("work", limit=5_000)])
+    services.create_fifo_queue("work")
+
+    assert submitted(cluster, "writer.py", str(ROWS)) == cluster
+
+    assert not StagedJob.objects.exists()
+    assert list(Job.objects.order_by("seq").values_list("data__n", flat=True)) == list(range(ROWS))
+    Job.objects.update(state="completed", hold=None, finalized_at=ago(days=1))  # past the verbs, to be quick
 
     answer = Driver(tmp_path, lake, "", cluster).answer()
 
-    assert (answer["written"], answer["deleted"], answer["executors"]) == (5_000, 5_000, 2)
+    assert (answer["written"], answer["deleted"], answer["executors"]) == (ROWS, ROWS, 2)
     assert not Job.objects.exists()
-    assert {row.id for row in read_lake(spark, lake).select("id").collect()} == {str(id) for id in ids}
-    used = [out for out in tmp_path.glob("worker?/app-*/*/stderr") if "Finished task" in out.read_text()]
-    assert len(used) == 2, "both workers did some of it"
+    assert read_lake(spark, lake).select("id").distinct().count() == ROWS
+    used = {out.parts[-4] for out in tmp_path.glob("worker?/app-*/*/stderr") if "Finished task" in out.read_text()}
+    assert used == {"worker1", "worker2"}, "both workers did some of it"
+
+
+def test_a_driver_that_is_killed_before_its_commit_has_sent_nothing(spark, tmp_path):
+    services.create_fifo_queue("work")
+    command = [sys.executable, "-m", "tests.pipeline.writer", "2000", "die"]
+    env = environment() | {"MASTER": "local[2,4]"}
+
+    ended = subprocess.run(
+        command, cwd=ROOT, env=env, start_new_session=True, timeout=PATIENCE, capture_output=True, check=False
+    )
+
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert StagedJob.objects.count() == 2_000
+    assert not Job.objects.exists()
+
+
+def submitted(master: str, script: str, *arguments: str) -> str:
+    """Run a script by spark-submit, and return the last line it printed."""
+    import pyspark
+
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master]
+    for name, value in SMALL.items():
+        command += ["--conf", f"{name}={value}"]
+    env = environment() | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, str(Path(__file__).parent / script), *arguments],
+        cwd=ROOT, env=env, timeout=PATIENCE, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split()[-1]

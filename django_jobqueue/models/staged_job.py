@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from ..expressions import StatementTimestamp
+
+
+class JobWrite(models.Model):
+    """A write of many jobs that was committed, so that the same one does nothing when it is repeated."""
+
+    id = models.CharField(_("write"), max_length=200, primary_key=True)
+    queue = models.CharField(_("queue"), max_length=100)
+    jobs = models.BigIntegerField(_("jobs"))
+    committed_at = models.DateTimeField(_("committed at"), db_default=StatementTimestamp(), editable=False)
+
+    class Meta:
+        app_label = "jobqueue"
+        verbose_name = _("write of jobs")
+        verbose_name_plural = _("writes of jobs")
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class StagedJob(models.Model):
+    """A row that a task of Spark has brought, and that becomes a job when its whole write is committed.
+
+    Not logged and without an index, because it lives for seconds. Texts, because that is what is quick to bring; the
+    commit makes of them what they are.
+    """
+
+    row_id = models.BigAutoField(primary_key=True)
+    write = models.TextField()
+    partition = models.IntegerField()
+    attempt = models.BigIntegerField()
+    row = models.BigIntegerField()
+    number = models.BigIntegerField(null=True)  # what the rows are ordered by: one of these three
+    real = models.FloatField(null=True)
+    text = models.TextField(null=True, db_collation="C")
+    job = models.TextField(null=True)
+    name = models.TextField(null=True)
+    singleton_key = models.TextField(null=True)
+    group_key = models.TextField(null=True)
+    priority = models.IntegerField(null=True)
+    tags = ArrayField(models.TextField(), null=True)
+    data = models.TextField(null=True)
+    delay = models.FloatField(null=True)
+    start_after = models.DateTimeField(null=True)
+    staged_at = models.DateTimeField(db_default=StatementTimestamp(), editable=False)
+
+    class Meta:
+        app_label = "jobqueue"
+        verbose_name = _("staged job")
+        verbose_name_plural = _("staged jobs")
+        default_permissions: ClassVar = []
+
+    def __str__(self) -> str:
+        return f"{self.write} {self.partition}/{self.attempt} {self.row}"

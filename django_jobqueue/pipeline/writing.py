@@ -1,0 +1,99 @@
+"""Sending many jobs from a DataFrame: all or none, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ..encoding import check_text
+from ..exceptions import InvalidOption, KeyRequired
+from ..services.queues import check_exists
+from ..services.transactions import database
+from .datasource import WRITTEN
+from .reading import bound
+from .session import activate
+
+_WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
+_MOMENTS = frozenset({"timestamp", "timestamp_ntz", "date"})
+_REAL = ("float", "double", "decimal")
+
+
+def write_jobs(
+    df: DataFrame,
+    *,
+    queue: str,
+    key: str | None = None,
+    order_by: str | None = None,
+    data: str | Iterable[str] | None = None,
+    id: str | None = None,
+    name: str | Column | None = None,
+    group_key: str | None = None,
+    priority: str | None = None,
+    tags: str | None = None,
+    delay: str | None = None,
+    start_after: str | datetime | None = None,
+    write_id: str | None = None,
+    using: str | None = None,
+) -> None:
+    """Send a job for each row, all or none, in the order of the column ``order_by``, or else of the rows.
+
+    The other arguments name columns, ``name`` is the handler. ``data`` is a column that holds JSON, or columns that
+    become one object; by default all but those that others are made of. Tasks may be retried. To repeat the whole
+    write is harmless only with ``id``, a column of ids, or ``write_id``, a name for this write. Raises
+    ``QueueNotFound``, ``KeyRequired``, ``InvalidOption``, and what Spark raises; then nothing was sent.
+    """
+    using = database(using)
+    target = check_exists(queue, using)
+    if target.is_ordered and key is None:
+        raise KeyRequired(queue)
+    named = {"id": id, "singleton_key": key, "group_key": group_key, "priority": priority, "tags": tags,
+             "delay": delay, "start_after": start_after}  # fmt: skip
+    columns = {one: _column(df, one, value) for one, value in named.items() if value is not None}
+    if name is not None:
+        columns["name"] = name if isinstance(name, Column) else F.lit(check_text(name, option="name", max_length=255))
+    if order_by is not None:
+        columns["order"] = _order(df, _known(df, "order_by", order_by))
+    used = {value for value in named.values() if isinstance(value, str)}
+    columns["data"] = _data(df, data, used)
+    rows = df.select(*(column.alias(one) for one, column in columns.items()))
+    writer = rows.write.format(bound(df.sparkSession, using)).mode("append").option("queue", target.name)
+    if write_id is not None:
+        writer = writer.option("write_id", check_text(write_id, option="write_id", max_length=200, required=True))
+    activate(df.sparkSession)
+    writer.save()
+
+
+def _known(df: DataFrame, option: str, name: str) -> str:
+    if name not in df.columns:
+        raise InvalidOption(option, f"there is no column {name!r}", hint=f"There are {', '.join(df.columns)}.")
+    return name
+
+
+def _column(df: DataFrame, option: str, value: str | datetime) -> Column:
+    if isinstance(value, datetime):
+        return F.lit(value).cast("timestamp")
+    return F.col(f"`{_known(df, option, value)}`").cast(WRITTEN[option][1])
+
+
+def _order(df: DataFrame, name: str) -> Column:
+    """Whole numbers and times compare as numbers, fractions as such, everything else as bytes."""
+    kind = df.schema[name].dataType.simpleString()
+    column = F.col(f"`{name}`")
+    if kind in _WHOLE:
+        return column.cast("bigint")
+    if kind in _MOMENTS:
+        return F.unix_micros(column.cast("timestamp"))
+    return column.cast("double" if kind.startswith(_REAL) else "string")
+
+
+def _data(df: DataFrame, data: str | Iterable[str] | None, used: set[str]) -> Column:
+    if isinstance(data, str):
+        return F.col(f"`{_known(df, 'data', data)}`").cast("string")
+    names = [one for one in df.columns if one not in used] if data is None else [_known(df, "data", n) for n in data]
+    if not names:
+        return F.lit(None).cast("string")
+    whole = F.struct(*(F.col(f"`{one}`") for one in names))
+    return F.to_json(whole, {"ignoreNullFields": "false"})
