@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 
 from ..services.transactions import database
 
@@ -34,6 +36,12 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """What a filter declares, and nothing else: ``?data__password__startswith=`` would tell secrets by and by."""
         return lookup in set(self.look_ups)
+
+    def elsewhere(self, request: HttpRequest, name: str, *args: Any) -> HttpResponse:
+        """To the page that shows it, for whom may see this one."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return HttpResponseRedirect(reverse(f"admin:jobqueue_{name}", args=args))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

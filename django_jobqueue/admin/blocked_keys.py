@@ -11,7 +11,7 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
@@ -122,7 +122,7 @@ class BlockedKeyAdmin(ActingAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """The page of the job that blocks."""
-        return HttpResponseRedirect(reverse("admin:jobqueue_job_change", args=[object_id]))
+        return self.elsewhere(request, "job_change", object_id)
 
     # ------------------------------------------------------------------------------------------------------ columns
 

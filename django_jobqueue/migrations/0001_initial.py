@@ -519,6 +519,18 @@ class Migration(migrations.Migration):
             bases=("jobqueue.job",),
         ),
         migrations.CreateModel(
+            name="FailureGroup",
+            fields=[],
+            options={
+                "verbose_name": "failure",
+                "verbose_name_plural": "failures",
+                "proxy": True,
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("jobqueue.job",),
+        ),
+        migrations.CreateModel(
             name="Operation",
             fields=[
                 (
@@ -832,6 +844,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "worker",
                 "verbose_name_plural": "workers",
                 "ordering": ["name", "started_at"],
+                "permissions": [("stop_worker", "Can ask workers to stop")],
                 "indexes": [
                     models.Index(
                         condition=models.Q(("stopped_at", None)),

@@ -44,7 +44,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "maintenance",
-                "verbose_name_plural": "maintenance",
+                "verbose_name_plural": "health",
             },
         ),
         migrations.CreateModel(

@@ -1,6 +1,7 @@
 """What exists: queues, their jobs, schedules, workers, and what operators did."""
 
 from .blocked_key import BlockedKey
+from .failure_group import FailureGroup
 from .job import Job
 from .maintenance import Maintenance
 from .operation import Operation
@@ -13,6 +14,7 @@ from .worker import Worker
 
 __all__ = [
     "BlockedKey",
+    "FailureGroup",
     "Job",
     "JobWrite",
     "Maintenance",

@@ -26,7 +26,7 @@ class Maintenance(models.Model):
     class Meta:
         app_label = "jobqueue"
         verbose_name = _("maintenance")
-        verbose_name_plural = _("maintenance")
+        verbose_name_plural = _("health")  # what the admin shows there
         constraints: ClassVar = [
             models.CheckConstraint(condition=models.Q(id=1), name="jobqueue_maintenance_is_one_row"),
         ]

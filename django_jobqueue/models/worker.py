@@ -34,6 +34,7 @@ class Worker(models.Model):
         ordering: ClassVar = ["name", "started_at"]
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
+        permissions: ClassVar = [("stop_worker", "Can ask workers to stop")]
         indexes: ClassVar = [
             models.Index(
                 fields=["heartbeat_at"],

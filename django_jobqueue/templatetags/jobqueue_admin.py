@@ -6,10 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import template
+from django.http import HttpRequest
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from ..admin import wording
+from ..admin.overview import may_look, overview
 
 register = template.Library()
 
@@ -40,7 +42,18 @@ def percent(share: float) -> str:
     return f"{share:.0%}"
 
 
+@register.filter
+def ago(value: datetime | None) -> str:
+    return wording.time_tag(value, ago=True)
+
+
+@register.simple_tag
+def overview_of(request: HttpRequest) -> dict[str, Any] | None:
+    """What the first page shows, to whom may see jobs."""
+    return overview(request) if may_look(request) else None
+
+
 @register.simple_tag
 def query(**parameters: Any) -> str:
-    """Parameters of a link, encoded."""
-    return urlencode(parameters)
+    """Parameters of a link, encoded; those that are empty are left out."""
+    return urlencode({name: value for name, value in parameters.items() if value})

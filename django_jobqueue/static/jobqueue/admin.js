@@ -1,9 +1,30 @@
 // Carries a large operation through while its page is open: one request of about a second after the other.
+// Keeps the overview fresh: a small question every few seconds, and the whole only when there is something new.
 "use strict";
 {
     const show = (name, text) => {
         const element = document.querySelector(`[data-jq="${name}"]`);
         if (element) element.textContent = text;
+    };
+    const REFRESH_MS = 3000;
+    let asking = false;
+    const refresh = async overview => {
+        if (asking || document.hidden) return;
+        asking = true;
+        try {
+            const answer = await fetch(overview.dataset.jqPulseUrl, {headers: {"Accept": "application/json"}});
+            if (!answer.ok) return;
+            const beat = await answer.json();
+            show("running", beat.running);
+            const body = overview.querySelector("[data-jq-body]");
+            if (body.querySelector("[data-jq-pulse]").dataset.jqPulse === beat.pulse) return;
+            const fresh = await fetch(overview.dataset.jqBodyUrl + window.location.search);
+            if (fresh.ok && !body.contains(document.activeElement)) body.innerHTML = await fresh.text();
+        } catch {
+            // The next question may be answered.
+        } finally {
+            asking = false;
+        }
     };
     const advance = async section => {
         const token = section.querySelector("[name=csrfmiddlewaretoken]").value;
@@ -39,5 +60,7 @@
     document.addEventListener("DOMContentLoaded", () => {
         const section = document.querySelector("[data-jq-operation][data-jq-running]");
         if (section) carryThrough(section);
+        const overview = document.querySelector("[data-jq-overview]");
+        if (overview) setInterval(() => refresh(overview), REFRESH_MS);
     });
 }

@@ -1,0 +1,276 @@
+"""Charts drawn on the server as SVG, from what is kept per queue and minute; each has a table with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ..services.transactions import rows
+from ..statistics import BOUNDS, percentile
+from .wording import duration
+
+WIDTH, HEIGHT = 460, 150
+LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 22
+BUCKETS = len(BOUNDS) + 1
+
+
+@dataclass(frozen=True)
+class Period:
+    name: str
+    label: object
+    span: timedelta
+    step: timedelta
+    clock: str  # how times on its axis are written
+
+
+PERIODS = {
+    period.name: period
+    for period in (
+        Period("1h", _("1 hour"), timedelta(hours=1), timedelta(minutes=1), "H:i"),
+        Period("24h", _("24 hours"), timedelta(hours=24), timedelta(minutes=20), "H:i"),
+        Period("7d", _("7 days"), timedelta(days=7), timedelta(hours=3), "D H:i"),
+    )
+}
+
+_SUMS = ", ".join(f"sum({name})" for name in ("sent", "completed", "failed", "retried"))
+_BUCKETS = ", ".join(
+    f"ARRAY[{', '.join(f'sum(COALESCE({name}[{place}], 0))' for place in range(1, BUCKETS + 1))}]"
+    for name in ("waited", "ran")
+)
+# By the unique index of queue and minute, one queue after the other. The depth of a step is the highest of its minutes.
+STEPS = f"""
+SELECT step, {_SUMS.replace("(", "(m.")}, max(m.waiting), max(m.blocked), {{histograms}}
+FROM (
+    SELECT date_bin(%(step)s, minute, %(since)s) AS step, minute, sum(sent) AS sent, sum(completed) AS completed,
+        sum(failed) AS failed, sum(retried) AS retried, sum(waiting) AS waiting, sum(blocked_keys) AS blocked
+    FROM jobqueue_queueminute WHERE queue_id = ANY(%(queues)s) AND minute >= %(since)s GROUP BY 1, 2
+) m GROUP BY step ORDER BY step
+""".replace(", {histograms}", "")
+TIMES = f"""
+SELECT date_bin(%(step)s, minute, %(since)s) AS step, {_BUCKETS}
+FROM jobqueue_queueminute WHERE queue_id = ANY(%(queues)s) AND minute >= %(since)s GROUP BY 1 ORDER BY 1
+"""
+
+
+@dataclass(slots=True)
+class Step:
+    """What happened in one step of a period."""
+
+    at: datetime
+    sent: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    waiting: int | None = None
+    blocked: int | None = None
+    waited: Sequence[int] = ()
+    ran: Sequence[int] = ()
+
+
+def steps_of(period: Period, queues: Sequence[str], *, using: str, now: datetime | None = None) -> list[Step]:
+    """Every step of the period until now, also those in which nothing happened."""
+    now = now or timezone.now()
+    since = _floor(now - period.span, period.step)
+    given = {"step": period.step, "since": since, "queues": list(queues)}
+    found: dict[datetime, Step] = {}
+    number = int((now - since) / period.step) + 1
+    for place in range(number):
+        at = since + place * period.step
+        found[at] = Step(at)
+    for at, sent, completed, failed, retried, waiting, blocked in rows(using, STEPS, given):
+        if at in found:
+            found[at] = Step(at, int(sent), int(completed), int(failed), int(retried), waiting, blocked)
+    for at, waited, ran in rows(using, TIMES, given):
+        if at in found:
+            found[at].waited, found[at].ran = [int(n) for n in waited], [int(n) for n in ran]
+    return list(found.values())
+
+
+def _floor(moment: datetime, step: timedelta) -> datetime:
+    seconds = step.total_seconds()
+    return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, tz=moment.tzinfo)
+
+
+# ------------------------------------------------------------------------------------------------------------ drawing
+
+
+@dataclass(frozen=True)
+class Series:
+    name: object
+    kind: str  # how it is drawn: a class of the style sheet
+    values: list[float | None]
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: object
+    series: list[Series]
+    times: list[datetime]
+    period: Period
+    text: Callable[[float], str]
+
+    @property
+    def top(self) -> float:
+        return nice(max((value or 0.0 for one in self.series for value in one.values), default=0.0))
+
+    @property
+    def svg(self) -> SafeString:
+        """Axes with three lines and four times, and a line for each series; gaps where nothing is known."""
+        top = self.top
+        lines = format_html_join(
+            "",
+            '<line class="jq-grid" x1="{}" x2="{}" y1="{}" y2="{}"></line>'
+            '<text class="jq-axis" x="{}" y="{}" text-anchor="end">{}</text>',
+            (
+                (LEFT, WIDTH - RIGHT, y := self._y(top * share, top), y, LEFT - 5, y + 4, self.text(top * share))
+                for share in (0.0, 0.5, 1.0)
+            ),
+        )
+        last = len(self.times) - 1
+        marks = [round(last * share) for share in (0.0, 1 / 3, 2 / 3, 1.0)] if last > 0 else []
+        anchors = ("start", "middle", "middle", "end")
+        times = format_html_join(
+            "",
+            '<text class="jq-axis" x="{}" y="{}" text-anchor="{}">{}</text>',
+            (
+                (f"{self._x(mark):.1f}", HEIGHT - 6, anchor, self._time(self.times[mark]))
+                for mark, anchor in zip(marks, anchors, strict=False)
+            ),
+        )
+        paths = format_html_join(
+            "",
+            '<path class="jq-line jq-{}" d="{}"></path>',
+            ((one.kind, self._path(one.values)) for one in self.series),
+        )
+        return format_html(
+            '<svg class="jq-chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}</svg>',
+            WIDTH,
+            HEIGHT,
+            f"{self.title}: {self.summary}",
+            lines,
+            times,
+            paths,
+        )
+
+    @property
+    def summary(self) -> str:
+        """The latest value of each series that is known."""
+        return ", ".join(f"{one.name} {self.latest(one)}" for one in self.series)
+
+    def latest(self, series: Series) -> str:
+        known = [value for value in series.values if value is not None]
+        return self.text(known[-1]) if known else "–"  # noqa: RUF001
+
+    @property
+    def table(self) -> list[tuple[str, list[str]]]:
+        """For screen readers, and for reading numbers."""
+        return [
+            (
+                self._time(at),
+                ["–" if (value := one.values[place]) is None else self.text(value) for one in self.series],  # noqa: RUF001
+            )
+            for place, at in enumerate(self.times)
+        ]
+
+    def _x(self, place: int) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * place / max(1, len(self.times) - 1)
+
+    def _y(self, value: float, top: float) -> float:
+        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top, 1)
+
+    def _path(self, values: list[float | None]) -> str:
+        parts, draws, top = [], False, self.top
+        for place, value in enumerate(values):
+            if value is None:
+                draws = False
+                continue
+            parts.append(f"{'L' if draws else 'M'}{self._x(place):.1f} {self._y(value, top)}")
+            if not draws:
+                parts.append("h0.1")  # so that a single point is seen
+            draws = True
+        return " ".join(parts)
+
+    def _time(self, at: datetime) -> str:
+        return date_format(timezone.localtime(at), self.period.clock)
+
+
+def nice(value: float) -> float:
+    """A round number not below this one, for the top of an axis."""
+    if value <= 0:
+        return 1.0
+    size = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 1.0
+    while size > value:
+        size /= 10
+    for factor in (1, 2, 2.5, 4, 5, 10):
+        if size * factor >= value:
+            return size * factor
+    return size * 10
+
+
+def count_text(value: float) -> str:
+    """``950``, ``1.5k``, ``2M``."""
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def charts(steps: list[Step], period: Period) -> list[Chart]:
+    """Throughput, depth, waiting times and run times."""
+    times = [step.at for step in steps]
+    minutes = period.step / timedelta(minutes=1)
+
+    def rate(name: str) -> list[float | None]:
+        return [getattr(step, name) / minutes for step in steps]
+
+    def share(name: str, part: float) -> list[float | None]:
+        return [percentile(getattr(step, name), part) for step in steps]
+
+    return [
+        Chart(
+            _("Jobs per minute"),
+            [
+                Series(_("sent"), "sent", rate("sent")),
+                Series(_("completed"), "completed", rate("completed")),
+                Series(_("failed"), "failed", rate("failed")),
+            ],
+            times,
+            period,
+            count_text,
+        ),
+        Chart(
+            _("Waiting jobs and blocked keys"),
+            [
+                Series(_("waiting"), "waiting", [_number(step.waiting) for step in steps]),
+                Series(_("blocked keys"), "failed", [_number(step.blocked) for step in steps]),
+            ],
+            times,
+            period,
+            count_text,
+        ),
+        Chart(
+            _("Waited before the first attempt"),
+            [Series("p50", "sent", share("waited", 0.5)), Series("p95", "waiting", share("waited", 0.95))],
+            times,
+            period,
+            duration,
+        ),
+        Chart(
+            _("How long attempts took"),
+            [Series("p50", "sent", share("ran", 0.5)), Series("p95", "waiting", share("ran", 0.95))],
+            times,
+            period,
+            duration,
+        ),
+    ]
+
+
+def _number(value: object) -> float | None:
+    return None if value is None else float(str(value))

@@ -1,0 +1,79 @@
+"""What waits, runs, completed and failed in queues: along indexes up to a limit, or from the minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Sum
+from django.utils import timezone
+
+from ..models import Queue, QueueMinute
+from ..prometheus import OLDEST, RUNNING_JOBS
+from ..services.backlogs import waiting
+from ..services.transactions import in_transaction, rows
+
+MOST = 1_000  # of one queue and kind; with more it is "at least"
+MOST_RUNNING = 10_000
+
+
+@dataclass(slots=True)
+class Figures:
+    """One queue, now and in the last hour."""
+
+    waiting: int = 0
+    is_capped: bool = False
+    running: int = 0
+    oldest_seconds: float | None = None
+    completed: int = 0
+    failed: int = 0
+    sent: int = 0
+
+    @property
+    def waiting_text(self) -> str:
+        return f"{self.waiting:,}{'+' if self.is_capped else ''}"
+
+    @property
+    def failure_rate(self) -> str:
+        """The share of what ended in the last hour that failed."""
+        ended = self.completed + self.failed
+        return f"{self.failed / ended:.1%}" if ended else "0 %"
+
+    @property
+    def running_text(self) -> str:
+        return f"{self.running:,}{'+' if self.running >= MOST_RUNNING else ''}"
+
+
+def figures_of(queues: Iterable[str], *, using: str) -> dict[str, Figures]:
+    """The figures of these queues, by four statements."""
+    names = list(queues)
+    found = {name: Figures() for name in names}
+    for kind in waiting(names, most=MOST + 1, using=using):
+        one = found[kind.queue]
+        one.waiting += min(kind.number, MOST)
+        one.is_capped |= kind.number > MOST
+    for queue, _, number in in_transaction(using, lambda: rows(using, RUNNING_JOBS, {"most": MOST_RUNNING})):
+        if queue in found:
+            found[queue].running += number
+    for queue, seconds in in_transaction(using, lambda: rows(using, OLDEST)):
+        if queue in found:
+            found[queue].oldest_seconds = max(0.0, seconds)
+    for queue, sent, completed, failed in _last_hour(names, using):
+        one = found[queue]
+        one.sent, one.completed, one.failed = sent, completed, failed
+    return found
+
+
+def _last_hour(names: Sequence[str], using: str) -> list[tuple[str, int, int, int]]:
+    minutes = QueueMinute.objects.using(using).filter(queue__in=names, minute__gte=_ago(timedelta(hours=1)))
+    summed = minutes.order_by().values("queue_id").annotate(s=Sum("sent"), c=Sum("completed"), f=Sum("failed"))
+    return [(row["queue_id"], row["s"], row["c"], row["f"]) for row in summed]
+
+
+def _ago(delta: timedelta) -> datetime:
+    return timezone.now() - delta
+
+
+def all_queues(using: str) -> list[str]:
+    return list(Queue.objects.using(using).values_list("name", flat=True)[:500])

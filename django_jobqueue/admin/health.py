@@ -1,0 +1,37 @@
+"""Health: what ``manage.py jobs doctor`` finds, each with its fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from .. import doctor
+from ..models import Maintenance
+from ..services.transactions import database
+from .base import JobQueueAdmin
+
+
+@admin.register(Maintenance)
+class HealthAdmin(JobQueueAdmin):
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        using = database(None)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": str(self.opts.verbose_name_plural).capitalize(),
+            "findings": doctor.examine(using=using),
+            "maintenance": Maintenance.objects.using(using).filter(pk=Maintenance.ONLY).first(),
+        }
+        return TemplateResponse(request, "admin/jobqueue/health.html", context)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        return self.elsewhere(request, "maintenance_changelist")

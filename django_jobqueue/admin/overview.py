@@ -1,0 +1,202 @@
+"""The first page: what needs a person, then how it goes; refreshed while it is open, for less than a fetch costs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django.core.cache import cache
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from ..doctor import Level
+from ..doctor.findings import Finding, Limits, looked
+from ..doctor.server import open_transactions
+from ..doctor.upkeep import maintenance, schedules
+from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_without_worker
+from ..models import BlockedKey
+from ..services.statements import NOW, listed
+from ..services.transactions import database, in_transaction, rows
+from ..states import DEAD, RUNNING
+from .blocked_keys import with_behind
+from .charts import PERIODS, charts, steps_of
+from .figures import Figures, all_queues, figures_of
+
+SHOWN = 5
+KEPT_SECONDS = {"1h": 20, "24h": 60, "7d": 300}  # how long the charts of a period are drawn only once
+
+_BY_INDEX = (blocked_keys, silent_workers, waiting_without_worker, overdue_jobs, maintenance, schedules)
+_LINKS = {
+    "blocked_keys": "blockedkey",
+    "worker_silent": "worker",
+    "no_worker": "worker",
+    "queue_paused": "queue",
+    "overdue_jobs": "job",
+    "schedule_late": "schedule",
+    "schedule_broken": "schedule",
+}
+
+# Whether anything changed that a person should see, and what runs: one statement, each part by an index and bounded.
+PULSE = f"""
+SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM jobqueue_job WHERE state IN {listed(RUNNING)}
+        ORDER BY assignee, queue_id LIMIT 1000) r),
+    (SELECT string_agg(d.at::text, ',') FROM jobqueue_queue q CROSS JOIN LATERAL (
+        SELECT finalized_at AS at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
+        ORDER BY finalized_at DESC LIMIT 1) d),
+    (SELECT string_agg(d.n::text, ',') FROM jobqueue_queue q CROSS JOIN LATERAL (
+        SELECT count(*) AS n FROM (SELECT 1 FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
+        ORDER BY finalized_at LIMIT 100) few) d),
+    (SELECT string_agg(name || (paused_at IS NULL)::text, ',' ORDER BY name) FROM jobqueue_queue),
+    (SELECT string_agg(id::text || (stopping_at IS NULL)::text || (heartbeat_at > {NOW} - interval '30 s')::text, ','
+        ORDER BY id) FROM jobqueue_worker WHERE stopped_at IS NULL),
+    (SELECT count(*) FROM jobqueue_schedule WHERE enabled AND next_at < {NOW} - interval '1 minute'),
+    (SELECT counted_until::text FROM jobqueue_maintenance)
+"""
+
+BACKLOGS = """
+SELECT q.name, m.waiting, q.warning_queue_size FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT waiting FROM jobqueue_queueminute WHERE queue_id = q.name ORDER BY minute DESC LIMIT 1) m
+WHERE m.waiting > q.warning_queue_size
+"""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that needs a person."""
+
+    level: str
+    title: str
+    detail: str
+    url: str
+
+
+def may_look(request: HttpRequest) -> bool:
+    return request.user.has_perm("jobqueue.view_job")
+
+
+def overview_view(request: HttpRequest) -> HttpResponse:
+    """The part of the first page that is drawn anew."""
+    if not may_look(request):
+        raise PermissionDenied
+    return TemplateResponse(request, "admin/jobqueue/overview_body.html", overview(request))
+
+
+def pulse_view(request: HttpRequest) -> HttpResponse:
+    """A mark that is another one when there is something new, and how many jobs run."""
+    if not may_look(request):
+        raise PermissionDenied
+    mark, running = pulse(using=database(None))
+    return JsonResponse({"pulse": mark, "running": running})
+
+
+def pulse(*, using: str) -> tuple[str, int]:
+    running, *rest = in_transaction(using, partial(rows, using, PULSE))[0]
+    return hashlib.sha256(repr(rest).encode()).hexdigest()[:16], running
+
+
+def overview(request: HttpRequest) -> dict[str, Any]:
+    using = database(None)
+    period = PERIODS.get(request.GET.get("period", ""), PERIODS["1h"])
+    names = all_queues(using)
+    queue = request.GET.get("queue", "")
+    chosen = [queue] if queue in names else names
+    figures = figures_of(names, using=using)
+    mark, running = pulse(using=using)
+    blocked = list(BlockedKey.objects.using(using).defer("data", "output", "attempts").order_by("finalized_at")[:SHOWN])
+    return {
+        "troubles": troubles(figures, using),
+        "blocked": with_behind(blocked),
+        "figures": sorted(figures.items()),
+        "total": _total([figures[name] for name in chosen]),
+        "running": running,
+        "pulse": mark,
+        "charts": _charts(period.name, chosen, using),
+        "period": period,
+        "periods": list(PERIODS.values()),
+        "queue": queue if queue in names else "",
+        "names": names,
+        "jobs_url": reverse("admin:jobqueue_job_changelist"),
+        "blocked_url": reverse("admin:jobqueue_blockedkey_changelist"),
+    }
+
+
+def _total(found: list[Figures]) -> Figures:
+    total = Figures()
+    for one in found:
+        total.waiting += one.waiting
+        total.is_capped |= one.is_capped
+        total.running += one.running
+        total.sent += one.sent
+        total.completed += one.completed
+        total.failed += one.failed
+        if one.oldest_seconds is not None:
+            total.oldest_seconds = max(total.oldest_seconds or 0.0, one.oldest_seconds)
+    return total
+
+
+def _charts(period: str, queues: list[str], using: str) -> Any:
+    """Minutes are counted once a minute, so drawing them more often would show nothing new."""
+    name = hashlib.sha256(repr((using, period, queues)).encode()).hexdigest()
+    key = f"jobqueue-charts-{name}"
+    found = cache.get(key)
+    if found is None:
+        found = steps_of(PERIODS[period], queues, using=using)
+        cache.set(key, found, KEPT_SECONDS[period])
+    return charts(found, PERIODS[period])
+
+
+# ----------------------------------------------------------------------------------------------- what needs a person
+
+
+def troubles(figures: dict[str, Figures], using: str) -> list[Trouble]:
+    """The worst first."""
+    limits = Limits()
+    found = [finding for look in _BY_INDEX for finding in looked(look, using, limits, by_index=True)]
+    found += looked(open_transactions, using, limits)
+    told = [_told(finding) for finding in found]
+    told += _failing(figures)
+    told += _backlogs(using)
+    order = [level.value for level in (Level.ERROR, Level.WARNING, Level.NOTICE)]
+    return sorted(told, key=lambda trouble: order.index(trouble.level))
+
+
+def _told(finding: Finding) -> Trouble:
+    screen = _LINKS.get(finding.code, "maintenance")
+    return Trouble(finding.level.value, finding.title, finding.detail, reverse(f"admin:jobqueue_{screen}_changelist"))
+
+
+def _failing(figures: dict[str, Figures]) -> list[Trouble]:
+    """Queues in which more jobs fail for good than complete."""
+    url = reverse("admin:jobqueue_failuregroup_changelist")
+    return [
+        Trouble(
+            Level.ERROR.value,
+            _("Jobs of %s fail") % name,
+            _("%(failed)s failed for good in the last hour, %(completed)s completed.")
+            % {"failed": f"{one.failed:,}", "completed": f"{one.completed:,}"},
+            url,
+        )
+        for name, one in figures.items()
+        if one.failed and one.failed >= one.completed
+    ]
+
+
+def _backlogs(using: str) -> list[Trouble]:
+    """Queues that were longer at the end of the last minute than their warning allows."""
+    url = reverse("admin:jobqueue_queue_changelist")
+    return [
+        Trouble(
+            Level.WARNING.value,
+            _("%s is long") % name,
+            _("%(waiting)s jobs wait; you asked to be warned from %(limit)s on.")
+            % {"waiting": f"{waiting:,}", "limit": f"{limit:,}"},
+            url,
+        )
+        for name, waiting, limit in rows(using, BACKLOGS)
+    ]

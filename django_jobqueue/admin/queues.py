@@ -1,0 +1,240 @@
+"""Queues: their policy in a sentence, what waits, pause and resume; made and changed by the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
+
+from .. import services
+from ..exceptions import JobQueueError
+from ..models import Queue
+from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
+from ..policies import QueuePolicy
+from ..services.queues import FIXED
+from ..services.transactions import database
+from .base import JobQueueAdmin
+from .figures import Figures, figures_of
+from .overview import overview_view, pulse_view
+from .wording import duration, time_tag
+
+SENTENCES = {
+    QueuePolicy.STANDARD: _("Any number of jobs wait and run; of jobs with a key, one at a time may be unfinished."),
+    QueuePolicy.SHORT: _("One job per key waits; any number run."),
+    QueuePolicy.SINGLETON: _("Any number wait; one per key runs."),
+    QueuePolicy.STATELY: _("One per key waits, one waits for a retry, and one runs."),
+    QueuePolicy.EXCLUSIVE: _("One job per key, waiting or running; others are not taken."),
+    QueuePolicy.KEY_STRICT_FIFO: _("Jobs of a key run one at a time, in the order they were sent."),
+}
+
+
+class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Refuses what the verbs refuse, beside the field that is wrong."""
+
+    class Meta:
+        model = Queue
+        fields = ("name", *QUEUE_OPTIONS)
+
+    made: Queue | None = None
+
+    def clean(self) -> None:
+        """In the words of the verbs, before the constraints of the table say it in theirs."""
+        super().clean()
+        with self.refusals():
+            clean_queue_options(self.options())
+
+    def _post_clean(self) -> None:
+        """Last of all, when the name is known to be free: what the verb refuses is an error of the form too."""
+        super()._post_clean()  # type: ignore[misc]
+        if self.errors:
+            return
+        verb = services.create_queue if self.instance._state.adding else services.update_queue
+        with self.refusals():
+            self.made = verb(self.instance.name, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        given = {name: self.cleaned_data[name] for name in QUEUE_OPTIONS if name in self.cleaned_data}
+        if given.get("dead_letter") is not None:
+            given["dead_letter"] = given["dead_letter"].name
+        return given
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """What is refused is said beside the field that is wrong."""
+        try:
+            yield
+        except JobQueueError as error:
+            option = getattr(error, "option", None)
+            self.add_error(option if option in self.fields else None, str(error))
+
+
+class QueueChangeList(ChangeList):
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        found = list(self.result_list)
+        figures = figures_of([queue.name for queue in found], using=database(None))
+        for queue in found:
+            queue.figures = figures[queue.name]
+        self.result_list = found
+
+
+@admin.register(Queue)
+class QueueAdmin(JobQueueAdmin):
+    form = QueueForm
+    list_display = ("name", "policy_shown", "state_shown", "waiting", "running", "done", "failed", "dead_letter_shown")
+    sortable_by = ()
+    actions = ("pause_queues", "resume_queues")
+    look_ups = ("policy__exact",)
+    change_form_template = "admin/jobqueue/queue/form.html"
+    fieldsets = (
+        (None, {"fields": ("name", "policy", "description", "partition")}),
+        (_("Retries"), {"fields": ("retry_limit", "retry_delay", "retry_backoff", "retry_delay_max")}),
+        (_("Time"), {"fields": ("expire_in_seconds", "heartbeat_seconds")}),
+        (_("Keeping"), {"fields": ("retention_seconds", "delete_after_seconds", "delete_failed_after_seconds")}),
+        (_("Trouble"), {"fields": ("dead_letter", "warning_queue_size", "delayed_head", "on_exhausted")}),
+    )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return QueueChangeList
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return any(map(request.user.has_perm, ("jobqueue.view_queue", "jobqueue.change_queue", "jobqueue.view_job")))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobqueue.add_queue")
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Not of a queue that settings declare: the next ``migrate`` would undo it."""
+        return request.user.has_perm("jobqueue.change_queue") and not getattr(obj, "from_code", False)
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobqueue.pause_queue")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return () if obj is None else ("name", *FIXED)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return queue_defaults() | super().get_changeform_initial_data(request)
+
+    def get_urls(self) -> list[URLPattern]:
+        wrap = self.admin_site.admin_view
+        return [
+            path("overview/", wrap(overview_view), name="jobqueue_overview"),
+            path("pulse/", wrap(pulse_view), name="jobqueue_pulse"),
+            path("<path:name>/pause/", wrap(require_POST(self.pause_view)), name="jobqueue_queue_pause"),
+            path("<path:name>/resume/", wrap(require_POST(self.resume_view)), name="jobqueue_queue_resume"),
+            *super().get_urls(),
+        ]
+
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
+        """The form's verb has done it; the row is read again, because the verb decides what it is."""
+        if form.made is not None:
+            obj.__dict__.update(form.made.__dict__)
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> Any:
+        queue = None if object_id is None else self.get_object(request, unquote(object_id))
+        extra: dict[str, Any] = {"queue": queue, "may_pause": self.has_pause_permission(request)}
+        if queue is not None:
+            extra |= {
+                "sentence": SENTENCES[QueuePolicy(queue.policy)],
+                "figures": figures_of([queue.name], using=database(None))[queue.name],
+                "title": queue.name,
+            }
+        return super().changeform_view(request, object_id, form_url, {**extra, **(extra_context or {})})
+
+    # -------------------------------------------------------------------------------------------- pause and resume
+
+    def pause_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        return self._switch(request, name, services.pause, _t("%s is paused: what runs goes on, sends are accepted."))
+
+    def resume_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        return self._switch(request, name, services.resume, _t("%s goes on."))
+
+    def _switch(self, request: HttpRequest, name: str, verb: Any, said: str) -> HttpResponse:
+        if not self.has_view_permission(request) or not self.has_pause_permission(request):
+            raise PermissionDenied
+        name = unquote(name)
+        try:
+            verb(name)
+        except JobQueueError as error:
+            raise Http404 from error
+        self.message_user(request, said % name, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:jobqueue_queue_change", args=[quote(name)]))
+
+    @admin.action(description=_("Pause selected queues"), permissions=["pause"])
+    def pause_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
+        for name in queryset.values_list("name", flat=True):
+            services.pause(name)
+        self.message_user(request, _("Paused: what runs goes on, sends are accepted."))
+
+    @admin.action(description=_("Resume selected queues"), permissions=["pause"])
+    def resume_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
+        for name in queryset.values_list("name", flat=True):
+            services.resume(name)
+        self.message_user(request, _("They go on."))
+
+    # ------------------------------------------------------------------------------------------------------ columns
+
+    @admin.display(description=_("policy"))
+    def policy_shown(self, queue: Queue) -> SafeString:
+        return format_html('<span title="{}">{}</span>', SENTENCES[QueuePolicy(queue.policy)], queue.policy)
+
+    @admin.display(description=_("state"))
+    def state_shown(self, queue: Queue) -> SafeString:
+        if queue.is_paused:
+            return format_html('<span class="jq-state jq-state-retry">{}</span> {}', _("paused"),
+                               time_tag(queue.paused_at, ago=True))  # fmt: skip
+        return format_html('<span class="jq-state jq-state-done">{}</span>', _("open"))
+
+    @admin.display(description=_("waiting"))
+    def waiting(self, queue: Queue) -> SafeString:
+        figures: Figures = queue.figures  # type: ignore[attr-defined]
+        oldest = duration(figures.oldest_seconds, units=1) if figures.oldest_seconds else ""
+        return format_html(
+            '{} <span class="jq-quiet">{}</span>', _linked(figures.waiting_text, queue, "waiting"),
+            _t("oldest %s") % oldest if oldest else "",
+        )  # fmt: skip
+
+    @admin.display(description=_("running"))
+    def running(self, queue: Queue) -> SafeString:
+        figures: Figures = queue.figures  # type: ignore[attr-defined]
+        return _linked(figures.running_text, queue, "running")
+
+    @admin.display(description=_("completed in 1 h"))
+    def done(self, queue: Queue) -> str:
+        return f"{queue.figures.completed:,}"  # type: ignore[attr-defined]
+
+    @admin.display(description=_("failed in 1 h"))
+    def failed(self, queue: Queue) -> SafeString:
+        return _linked(f"{queue.figures.failed:,}", queue, "dead")  # type: ignore[attr-defined]
+
+    @admin.display(description=_("dead letters"))
+    def dead_letter_shown(self, queue: Queue) -> str | SafeString:
+        if queue.dead_letter_id is None:
+            return ""
+        query = urlencode({"queue": queue.dead_letter_id})
+        return format_html(
+            '<a href="{}?{}">{}</a>', reverse("admin:jobqueue_job_changelist"), query, queue.dead_letter_id
+        )
+
+
+def _linked(text: str, queue: Queue, state: str) -> SafeString:
+    query = urlencode({"queue": queue.name, "state": state})
+    return format_html('<a href="{}?{}">{}</a>', reverse("admin:jobqueue_job_changelist"), query, text)

@@ -1,0 +1,174 @@
+"""Schedules: in words, when they are due next, what they sent; turned on and off, run now, made and changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
+
+from .. import services
+from ..exceptions import JobQueueError, ScheduleNotFound
+from ..models import Schedule
+from .base import JobQueueAdmin, may_see_data
+from .changelist import CappedPaginator
+from .wording import time_tag
+
+RUNS_SHOWN = 15
+FORM = ("queue", "cron", "timezone", "enabled", "catch_up", "handler", "priority", "singleton_key", "group_key", "tags",
+        "data", "options")  # fmt: skip
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(JobQueueAdmin):
+    list_display = ("name", "words", "queue_shown", "state_shown", "next_shown", "last_shown")
+    sortable_by = ()
+    paginator = CappedPaginator
+    search_fields = ("name",)
+    actions = ("turn_on", "turn_off")
+    fields = ("name", *FORM)
+    change_form_template = "admin/jobqueue/schedule/form.html"
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        wanted = ("jobqueue.view_schedule", "jobqueue.change_schedule", "jobqueue.view_job")
+        return any(map(request.user.has_perm, wanted))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobqueue.add_schedule") and may_see_data(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Not of one that settings declare, and only by who may see its data."""
+        allowed = request.user.has_perm("jobqueue.change_schedule") and may_see_data(request)
+        return allowed and not getattr(obj, "from_code", False)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return request.user.has_perm("jobqueue.delete_schedule") and not getattr(obj, "from_code", False)
+
+    def has_switch_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobqueue.change_schedule")
+
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("jobqueue.run_schedule")
+
+    def get_actions(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Without Django's own bulk delete: each is deleted from its page."""
+        found = super().get_actions(request, *args, **kwargs)
+        found.pop("delete_selected", None)
+        return found
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        fields = list(super().get_fields(request, obj))
+        return fields if may_see_data(request) else [name for name in fields if name != "data"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return () if obj is None else ("name",)
+
+    def get_urls(self) -> list[URLPattern]:
+        wrap = self.admin_site.admin_view
+        return [
+            path("<path:name>/run/", wrap(require_POST(self.run_view)), name="jobqueue_schedule_run"),
+            path("<path:name>/switch/", wrap(require_POST(self.switch_view)), name="jobqueue_schedule_switch"),
+            *super().get_urls(),
+        ]
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> Any:
+        schedule = None if object_id is None else self.get_object(request, unquote(object_id))
+        extra: dict[str, Any] = {"schedule": schedule}
+        if schedule is not None:
+            extra |= {
+                "title": schedule.name,
+                "slots": slots_of(schedule),
+                "runs": list(schedule.runs.all()[:RUNS_SHOWN]),
+                "may_run": self.has_run_permission(request),
+                "may_switch": self.has_switch_permission(request),
+            }
+        return super().changeform_view(request, object_id, form_url, {**extra, **(extra_context or {})})
+
+    def run_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        if not self.has_view_permission(request) or not self.has_run_permission(request):
+            raise PermissionDenied
+        name = unquote(name)
+        try:
+            job = services.run_schedule(name)
+        except ScheduleNotFound as error:
+            raise Http404 from error
+        except JobQueueError as error:
+            self.message_user(request, _t("Nothing was sent: %s") % error, messages.ERROR)
+            return _page_of(name)
+        if job is None:
+            self.message_user(request, _t("Nothing was sent: its queue allows no other job now."), messages.WARNING)
+        else:
+            link = reverse("admin:jobqueue_job_change", args=[job.pk])
+            self.message_user(request, format_html('{} <a href="{}">#{}</a>', _t("Sent job"), link, job.seq))
+        return _page_of(name)
+
+    def switch_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        if not self.has_view_permission(request) or not self.has_switch_permission(request):
+            raise PermissionDenied
+        name = unquote(name)
+        enabled = request.POST.get("enabled") == "1"
+        if not self.get_queryset(request).filter(pk=name).update(enabled=enabled):
+            raise Http404
+        self.message_user(request, _t("It is on.") if enabled else _t("It is off."))
+        return _page_of(name)
+
+    @admin.action(description=_("Turn selected schedules on"), permissions=["switch"])
+    def turn_on(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
+        queryset.update(enabled=True)
+
+    @admin.action(description=_("Turn selected schedules off"), permissions=["switch"])
+    def turn_off(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
+        queryset.update(enabled=False)
+
+    # ------------------------------------------------------------------------------------------------------ columns
+
+    @admin.display(description=_("when"))
+    def words(self, schedule: Schedule) -> SafeString:
+        return format_html('{} <span class="jq-quiet">{}</span>', schedule.description, schedule.cron)
+
+    @admin.display(description=_("sends to"))
+    def queue_shown(self, schedule: Schedule) -> SafeString:
+        return format_html('{} <span class="jq-quiet">{}</span>', schedule.queue_id, schedule.handler)
+
+    @admin.display(description=_("state"))
+    def state_shown(self, schedule: Schedule) -> SafeString:
+        if schedule.problem:
+            return format_html('<span class="jq-state jq-state-failed" title="{}">{}</span>', schedule.problem,
+                               _("broken"))  # fmt: skip
+        kind, text = ("done", _("on")) if schedule.enabled else ("stopped", _("off"))
+        return format_html('<span class="jq-state jq-state-{}">{}</span>', kind, text)
+
+    @admin.display(description=_("next"))
+    def next_shown(self, schedule: Schedule) -> str:
+        return time_tag(schedule.next_at)
+
+    @admin.display(description=_("last"))
+    def last_shown(self, schedule: Schedule) -> str:
+        return time_tag(schedule.last_slot)
+
+
+def slots_of(schedule: Schedule) -> list[dict[str, Any]]:
+    """The next five slots by the clock of their zone, with a note where that clock is changed before one."""
+    slots: list[datetime] = schedule.next_slots(5)
+    changed = [False, *(one.utcoffset() != other.utcoffset() for one, other in pairwise(slots))]
+    return [
+        {"text": f"{slot:%a %Y-%m-%d %H:%M}", "offset": f"{slot:%z}", "zone": slot.tzname(), "changed": note}
+        for slot, note in zip(slots, changed, strict=True)
+    ]
+
+
+def _page_of(name: str) -> HttpResponse:
+    return HttpResponseRedirect(reverse("admin:jobqueue_schedule_change", args=[quote(name)]))

@@ -1,0 +1,95 @@
+"""Workers: who is alive, what each does, and asking one to stop."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import F, Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from .. import services
+from ..conf import get_settings
+from ..models import Job, Worker
+from ..services.transactions import database
+from .base import JobQueueAdmin
+
+SHOWN = 200
+JOBS_SHOWN = 500  # that run now
+REMEMBERED = timedelta(days=1)
+
+
+@admin.register(Worker)
+class WorkerAdmin(JobQueueAdmin):
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return request.user.has_perm("jobqueue.view_worker") or request.user.has_perm("jobqueue.view_job")
+
+    def get_urls(self) -> list[URLPattern]:
+        stop = self.admin_site.admin_view(require_POST(self.stop_view))
+        return [path("stop/", stop, name="jobqueue_worker_stop"), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": str(self.opts.verbose_name_plural).capitalize(),
+            "lines": lines(),
+            "may_stop": request.user.has_perm("jobqueue.stop_worker"),
+        }
+        return TemplateResponse(request, "admin/jobqueue/workers.html", context)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        return self.elsewhere(request, "worker_changelist")
+
+    def stop_view(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request) or not request.user.has_perm("jobqueue.stop_worker"):
+            raise PermissionDenied
+        name = request.POST.get("name", "")[:255]
+        asked = services.stop_worker(name) if name and "\0" not in name else 0
+        if asked:
+            self.message_user(request, _("Asked %s to stop: it finishes what it has in hand.") % name)
+        else:
+            self.message_user(request, _("There is no such worker any more."), messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:jobqueue_worker_changelist"))
+
+
+def seen() -> QuerySet[Worker]:
+    """Those that work, and those that ended within a day."""
+    lately = Q(stopped_at=None) | Q(stopped_at__gt=timezone.now() - REMEMBERED)
+    order = F("stopped_at").desc(nulls_first=True)
+    return Worker.objects.using(database(None)).filter(lately).order_by(order, "name", "started_at")
+
+
+def lines() -> list[dict[str, Any]]:
+    """Each worker, how it is, and what it has in hand."""
+    running = Job.objects.using(database(None)).running().defer("data", "output", "attempts")
+    held: dict[Any, list[Job]] = defaultdict(list)
+    for job in running.order_by("assignee")[:JOBS_SHOWN]:
+        held[job.incarnation].append(job)
+    found = []
+    for worker in seen()[:SHOWN]:
+        stats = worker.stats if isinstance(worker.stats, dict) else {}
+        found.append({"worker": worker, "state": state_of(worker), "jobs": held[worker.pk], "stats": stats})
+    return found
+
+
+def state_of(worker: Worker) -> str:
+    """stopped, silent, stopping or alive."""
+    if worker.stopped_at is not None:
+        return "stopped"
+    if timezone.now() - worker.heartbeat_at > timedelta(seconds=get_settings().WORKER_LOST_SECONDS):
+        return "silent"
+    return "stopping" if worker.stopping_at is not None else "alive"

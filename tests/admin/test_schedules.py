@@ -1,0 +1,119 @@
+"""Schedules: in words, their slots, run now, on and off, changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from django.urls import reverse
+
+from django_jobqueue import services
+from django_jobqueue.admin.schedules import slots_of
+from django_jobqueue.models import Job, Schedule
+from tests.admin.pages import read
+
+pytestmark = pytest.mark.django_db
+
+SCHEDULES = "/admin/jobqueue/schedule/"
+
+
+@pytest.fixture
+def schedule(queue):
+    return services.create_schedule(
+        "nightly", queue.name, "30 2 * * *", timezone="Europe/Berlin", data={"word": "marzipan"}
+    )
+
+
+def page_of(schedule, what="change"):
+    return reverse(f"admin:jobqueue_schedule_{what}", args=[schedule.name])
+
+
+def test_it_is_told_in_words(boss, schedule):
+    assert "At 02:30 every day" in read(boss.get(SCHEDULES)).text
+    assert "Europe/Berlin" in read(boss.get(page_of(schedule))).text
+
+
+def test_the_next_five_runs_have_offsets_and_a_note_where_clocks_change(schedule, monkeypatch):
+    before = datetime(2026, 10, 23, 12, tzinfo=UTC)
+    monkeypatch.setattr("django_jobqueue.models.schedule.clock.now", lambda: before)
+
+    found = slots_of(schedule)
+
+    assert [slot["offset"] for slot in found] == ["+0200", "+0200", "+0100", "+0100", "+0100"]
+    assert [slot["changed"] for slot in found] == [False, False, True, False, False]
+
+
+def test_it_is_run_now(boss, schedule):
+    page = boss.post(page_of(schedule, "run"), follow=True)
+
+    (job,) = Job.objects.all()
+    assert f"#{job.seq}" in read(page).text
+    assert "by hand" in read(page).text
+
+
+def test_a_run_that_sends_nothing_says_so(boss, exclusive_queue):
+    schedule = services.create_schedule("one", exclusive_queue.name, "@daily")
+    boss.post(page_of(schedule, "run"))
+
+    page = boss.post(page_of(schedule, "run"), follow=True)
+
+    assert "allows no other job" in read(page).text
+    assert Job.objects.count() == 1
+
+
+def test_it_is_turned_off_and_on(boss, schedule):
+    boss.post(page_of(schedule, "switch"), {"enabled": "0"})
+    assert not Schedule.objects.get().enabled
+    boss.post(page_of(schedule, "switch"), {"enabled": "1"})
+    assert Schedule.objects.get().enabled
+    boss.post(SCHEDULES, {"action": "turn_off", "_selected_action": [schedule.pk], "index": 0})
+    assert not Schedule.objects.get().enabled
+
+
+def form(client, address, **changes):
+    shown = client.get(address).context["adminform"].form
+    given = {name: shown[name].value() for name in shown.fields}
+    given = {name: "" if value is None else value for name, value in given.items() if value is not False}
+    return client.post(address, given | changes)
+
+
+def test_it_is_changed(boss, schedule):
+    response = form(boss, page_of(schedule), cron="0 4 * * *")
+
+    assert response.status_code == 302
+    changed = Schedule.objects.get()
+    assert changed.cron == "0 4 * * *"
+    assert changed.next_at is not None
+
+
+def test_a_line_that_makes_no_sense_is_refused(boss, schedule):
+    page = form(boss, page_of(schedule), cron="99 * * * *")
+
+    assert "no minute" in read(page).text
+    assert Schedule.objects.get().cron == "30 2 * * *"
+
+
+def test_what_settings_declare_is_read_only_but_can_be_run_and_switched(boss, schedule):
+    Schedule.objects.update(from_code=True)
+
+    assert "Declared in settings" in read(boss.get(page_of(schedule))).text
+    assert boss.post(page_of(schedule), {"cron": "@daily"}).status_code == 403
+    assert boss.post(page_of(schedule, "switch"), {"enabled": "0"}).status_code == 302
+    assert boss.post(page_of(schedule, "run")).status_code == 302
+
+
+def test_each_act_has_its_permission_and_data_is_hidden(login, schedule):
+    client = login("view_schedule")
+
+    assert "marzipan" not in client.get(page_of(schedule)).content.decode()
+    assert client.post(page_of(schedule, "run")).status_code == 403
+    assert client.post(page_of(schedule, "switch"), {"enabled": "0"}).status_code == 403
+    changer = login("view_schedule", "change_schedule", name="changer")  # but may not see data
+    assert changer.post(page_of(schedule), {"cron": "@daily"}).status_code == 403
+    assert "marzipan" not in changer.get(page_of(schedule)).content.decode()
+    assert login("view_schedule", "run_schedule", name="runner").post(page_of(schedule, "run")).status_code == 302
+
+
+def test_a_schedule_that_is_gone_is_not_found(boss):
+    for what in ("run", "switch"):
+        assert boss.post(reverse(f"admin:jobqueue_schedule_{what}", args=["gone"])).status_code == 404
