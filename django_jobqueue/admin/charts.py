@@ -19,6 +19,7 @@ from .wording import duration
 WIDTH, HEIGHT = 460, 150
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 22
 BUCKETS = len(BOUNDS) + 1
+MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Step:
     blocked: int | None = None
     waited: Sequence[int] = ()
     ran: Sequence[int] = ()
+    minutes: float = 1.0  # that it has lasted
 
 
 def steps_of(period: Period, queues: Sequence[str], *, using: str, now: datetime | None = None) -> list[Step]:
@@ -83,10 +85,13 @@ def steps_of(period: Period, queues: Sequence[str], *, using: str, now: datetime
     number = int((now - since) / period.step) + 1
     for place in range(number):
         at = since + place * period.step
-        found[at] = Step(at)
+        if at + MINUTE <= now:  # of the minute that is just running nothing is known yet
+            found[at] = Step(at, minutes=min(period.step, now - at) / MINUTE)
     for at, sent, completed, failed, retried, waiting, blocked in rows(using, STEPS, given):
         if at in found:
-            found[at] = Step(at, int(sent), int(completed), int(failed), int(retried), waiting, blocked)
+            step = found[at]
+            step.sent, step.completed, step.failed, step.retried = map(int, (sent, completed, failed, retried))
+            step.waiting, step.blocked = waiting, blocked
     for at, waited, ran in rows(using, TIMES, given):
         if at in found:
             found[at].waited, found[at].ran = [int(n) for n in waited], [int(n) for n in ran]
@@ -225,10 +230,9 @@ def count_text(value: float) -> str:
 def charts(steps: list[Step], period: Period) -> list[Chart]:
     """Throughput, depth, waiting times and run times."""
     times = [step.at for step in steps]
-    minutes = period.step / timedelta(minutes=1)
 
     def rate(name: str) -> list[float | None]:
-        return [getattr(step, name) / minutes for step in steps]
+        return [getattr(step, name) / step.minutes for step in steps]
 
     def share(name: str, part: float) -> list[float | None]:
         return [percentile(getattr(step, name), part) for step in steps]

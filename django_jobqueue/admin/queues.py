@@ -84,6 +84,10 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class QueueChangeList(ChangeList):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.title = str(self.opts.verbose_name_plural).capitalize()
+
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         found = list(self.result_list)
@@ -156,6 +160,7 @@ class QueueAdmin(JobQueueAdmin):
                 "sentence": SENTENCES[QueuePolicy(queue.policy)],
                 "figures": figures_of([queue.name], using=database(None))[queue.name],
                 "title": queue.name,
+                "subtitle": None,
             }
         return super().changeform_view(request, object_id, form_url, {**extra, **(extra_context or {})})
 

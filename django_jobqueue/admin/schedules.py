@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
@@ -21,13 +22,27 @@ from django.views.decorators.http import require_POST
 from .. import services
 from ..exceptions import JobQueueError, ScheduleNotFound
 from ..models import Schedule
+from ..redaction import redacted, restored
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator
+from .json_tree import json_tree
 from .wording import time_tag
 
 RUNS_SHOWN = 15
 FORM = ("queue", "cron", "timezone", "enabled", "catch_up", "handler", "priority", "singleton_key", "group_key", "tags",
         "data", "options")  # fmt: skip
+
+
+class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Its data without sensitive values, which stay as they are unless they are changed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "data" in self.initial:
+            self.initial["data"] = redacted(self.initial["data"])
+
+    def clean_data(self) -> Any:
+        return restored(self.cleaned_data["data"], self.instance.data)
 
 
 @admin.register(Schedule)
@@ -37,6 +52,7 @@ class ScheduleAdmin(JobQueueAdmin):
     paginator = CappedPaginator
     search_fields = ("name",)
     actions = ("turn_on", "turn_off")
+    form = ScheduleForm
     fields = ("name", *FORM)
     change_form_template = "admin/jobqueue/schedule/form.html"
 
@@ -68,11 +84,14 @@ class ScheduleAdmin(JobQueueAdmin):
         return found
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        fields = list(super().get_fields(request, obj))
-        return fields if may_see_data(request) else [name for name in fields if name != "data"]
+        """Data is not for everybody, and to be read only it is shown as that of jobs is."""
+        data = [] if not may_see_data(request) else ["data"]
+        if data and obj is not None and not self.has_change_permission(request, obj):
+            data = ["data_shown"]
+        return [one for name in super().get_fields(request, obj) for one in (data if name == "data" else [name])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return () if obj is None else ("name",)
+        return ("data_shown",) if obj is None else ("name", "data_shown")
 
     def get_urls(self) -> list[URLPattern]:
         wrap = self.admin_site.admin_view
@@ -90,6 +109,7 @@ class ScheduleAdmin(JobQueueAdmin):
         if schedule is not None:
             extra |= {
                 "title": schedule.name,
+                "subtitle": None,
                 "slots": slots_of(schedule),
                 "runs": list(schedule.runs.all()[:RUNS_SHOWN]),
                 "may_run": self.has_run_permission(request),
@@ -132,6 +152,10 @@ class ScheduleAdmin(JobQueueAdmin):
     @admin.action(description=_("Turn selected schedules off"), permissions=["switch"])
     def turn_off(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         queryset.update(enabled=False)
+
+    @admin.display(description=_("data"))
+    def data_shown(self, schedule: Schedule) -> SafeString:
+        return json_tree(redacted(schedule.data))
 
     # ------------------------------------------------------------------------------------------------------ columns
 

@@ -85,7 +85,7 @@ class LocalWorker:
         slots = Slots(options.concurrency + get_settings().ASYNC_CONCURRENCY)
         self._child = Child(options, self.name, self.incarnation, slots, handler)
         self._child.settings = replace(self._child.settings, **given)
-        self._keeper = Keeper(options, lost=self._lost, asked=self._child.stop, buried=lambda _: None)
+        self._keeper = Keeper(options, lost=self._lost, asked=self._asked, buried=lambda _: None)
         self._keeper.add(Kept(self.incarnation, self.name, 0, slots, list(options.queues)))
         self._thread = threading.Thread(target=self._child.run, name="jobqueue-worker", daemon=True)
         self._keeping = threading.Thread(target=self._keeper.run, name="jobqueue-keeper", daemon=True)
@@ -110,6 +110,10 @@ class LocalWorker:
         self._keeper.finish()
         self._keeping.join(None if timeout is None else max(0.0, timeout - (time.monotonic() - began)))
         return not self._keeping.is_alive()
+
+    def _asked(self) -> None:
+        """Somebody asked it to stop, from elsewhere: beside the keeper, who would otherwise wait for its own end."""
+        threading.Thread(target=self.stop, name="jobqueue-stopping", daemon=True).start()
 
     def _lost(self, incarnation: UUID) -> None:
         self._child.stop()

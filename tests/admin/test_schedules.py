@@ -86,6 +86,16 @@ def test_it_is_changed(boss, schedule):
     assert changed.next_at is not None
 
 
+def test_sensitive_values_are_hidden_and_kept(boss, queue):
+    schedule = services.create_schedule("secret", queue.name, "@daily", data={"password": "hunter2", "n": 1})
+
+    assert "hunter2" not in boss.get(page_of(schedule)).content.decode()
+    assert form(boss, page_of(schedule), data='{"password": "********", "n": 2}').status_code == 302
+    assert Schedule.objects.get(pk="secret").data == {"password": "hunter2", "n": 2}
+    Schedule.objects.update(from_code=True)
+    assert "hunter2" not in boss.get(page_of(schedule)).content.decode()
+
+
 def test_a_line_that_makes_no_sense_is_refused(boss, schedule):
     page = form(boss, page_of(schedule), cron="99 * * * *")
 

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
+from tests.faults.conftest import queues, start  # noqa: F401  # fixtures
 from tests.worker.conftest import registry, run  # noqa: F401  # fixtures
 
 ROOT = Path(__file__).parent.parent.parent

@@ -30,6 +30,15 @@ def test_a_worker_takes_a_queue_and_a_handler(queue, run):  # R386
     assert ends(sent(queue, {"number": 1})).output == 2
 
 
+def test_a_worker_of_this_process_leaves_when_somebody_asks_it_to(queue, run):  # R389
+    run(queue.name, lambda number: number, name="here")
+    until(lambda: Worker.objects.filter(name="here", stopped_at=None).exists(), "it is there")
+
+    assert services.stop_worker("here") == 1
+
+    until(lambda: not Worker.objects.filter(stopped_at=None).exists(), "it has left")
+
+
 def test_a_worker_needs_a_queue_that_exists(db):
     with pytest.raises(QueueNotFound):
         work("nowhere")
