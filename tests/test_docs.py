@@ -286,5 +286,12 @@ def test_every_flag_of_the_worker_is_in_the_guide():
     assert {flag.split()[0] for flag in rows("howto/run-workers.md", "Flags")} == ours
 
 
+@pytest.mark.parametrize("folder", ("howto", "explanation"))
+def test_every_page_has_its_place_in_the_index(folder):
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", text_of(f"{folder}/index.md")))
+
+    assert linked == {page.name for page in (DOCS / folder).glob("*.md")} - {"index.md"}
+
+
 def test_every_page_is_short():
     assert [page.name for page in PAGES if len(page.read_text().splitlines()) > 200] == []

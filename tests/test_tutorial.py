@@ -73,7 +73,11 @@ def test_a_new_user_s_first_job_is_done(tmp_path, server):
     folder.mkdir()
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     install = f"{uv} pip install --quiet" if uv else "pip install --quiet"
-    run(f"{uv} venv --quiet {venv}" if uv else f"{sys.executable} -m venv {venv}", folder, dict(os.environ))
+    run(
+        f"{uv} venv --quiet --python {sys.executable} {venv}" if uv else f"{sys.executable} -m venv {venv}",
+        folder,
+        dict(os.environ),
+    )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "DJANGO_", "JOBQUEUE_"))}
     environment = {**kept, **server, "PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(venv)}
 

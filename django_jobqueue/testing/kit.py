@@ -96,9 +96,10 @@ class JobQueueKit:
         """
         reraise = self.reraise if reraise is None else reraise
         inline, attempts = Inline(self.using), list[Attempt]()
+        queues = self._queues() if queue is None else [queue]
         self._busy, before = True, self._busy
         try:
-            while job := self._next(queue, delayed):
+            while job := self._next(queues, delayed):
                 if len(attempts) == MOST_ATTEMPTS:
                     raise AssertionError(f"{MOST_ATTEMPTS} attempts, and still there are jobs: {described(job)}")
                 attempts.append(inline.attempt(job))
@@ -134,8 +135,8 @@ class JobQueueKit:
         error = f"\n{job.error}" if job.error else ""
         return f"The job is {job.state}, not {state}: {described(job)}\n{text}{error}"
 
-    def _next(self, queue: str | None, delayed: bool) -> Job | None:
-        for name in self._queues() if queue is None else [queue]:
+    def _next(self, queues: list[str], delayed: bool) -> Job | None:
+        for name in queues:
             if delayed:
                 self._make_due(name)
             if jobs := services.fetch(name, worker=WORKER, using=self.using):
