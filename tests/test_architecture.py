@@ -186,3 +186,9 @@ def test_a_write_of_a_state_would_be_found(line):
 @pytest.mark.parametrize("line", ("job.state == 1", "Job.objects.filter(state=1)", "state = 1", "x = job.state"))
 def test_reading_a_state_is_not_writing_it(line):
     assert list(state_writes(ast.parse(line))) == []
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if part(module) == "models"])
+def test_models_take_postgresql_s_fields_and_indexes_from_us(module):
+    """Django's own would make django.contrib.postgres an app that every project must install, from Django 6.0 on."""
+    assert not [name for name in imports(module) if name.startswith("django.contrib.postgres")]

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import django.contrib.postgres.fields
 from django.db import migrations, models
 
 import django_jobqueue.expressions
+import django_jobqueue.postgresql
 
 
 class Migration(migrations.Migration):
@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
                 ("priority", models.IntegerField(null=True)),
                 (
                     "tags",
-                    django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), null=True, size=None),
+                    django_jobqueue.postgresql.ListField(base_field=models.TextField(), null=True, size=None),
                 ),
                 ("data", models.TextField(null=True)),
                 ("delay", models.FloatField(null=True)),

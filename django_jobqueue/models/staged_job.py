@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..expressions import StatementTimestamp
+from ..postgresql import ListField
 
 
 class JobWrite(models.Model):
@@ -46,7 +46,7 @@ class StagedJob(models.Model):
     singleton_key = models.TextField(null=True)
     group_key = models.TextField(null=True)
     priority = models.IntegerField(null=True)
-    tags = ArrayField(models.TextField(), null=True)
+    tags = ListField(models.TextField(), null=True)
     data = models.TextField(null=True)
     delay = models.FloatField(null=True)
     start_after = models.DateTimeField(null=True)
