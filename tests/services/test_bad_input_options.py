@@ -12,7 +12,9 @@ from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidOption, KeyRequired
-from django_jobqueue.models import Queue
+from django_jobqueue.identifiers import uuid7
+from django_jobqueue.models import Job, Queue
+from django_jobqueue.services.bulk import Source
 from django_jobqueue.states import JobState
 
 from . import bad_values
@@ -304,6 +306,20 @@ def test_what_was_seen_of_a_dead_worker_is_cleaned_and_never_refused(queue):
     assert "nul \N{REPLACEMENT CHARACTER}" in now(job).error
 
 
+@pytest.mark.parametrize(("id", "ended"), ((3, "good"), ("no id", "good"), ("good", None), ("good", "now")))
+def test_what_the_archive_has_is_named_by_id_and_time(queue, id, ended):
+    pair: Any = (uuid7() if id == "good" else id, timezone.now() if ended == "good" else ended)
+
+    with pytest.raises(InvalidOption):
+        services.delete_archived(queue.name, [pair])
+
+
+def test_what_is_sent_again_is_checked_like_any_other(queue):
+    with pytest.raises(InvalidOption, match="priority"):
+        services.send_again(queue.name, [{"priority": "high"}], [Source(uuid7(), "work", "")])
+    assert not Job.objects.exists()
+
+
 # ------------------------------------------------------------------------------------------------------- all of them
 
 ELSEWHERE = {
@@ -313,11 +329,12 @@ ELSEWHERE = {
     "create_queue", "create_fifo_queue",  # test_bad_input_queues.py
     "mark_worker_unresponsive",  # test_unresponsive.py
     "stop_worker",  # test_workers.py
-    "recover_lost",
+    "recover_lost", "delete_archived", "send_again",
+    "stream", "astream",  # test_stream.py
     "begin_operation", "advance_operation", "stop_operation", "resume_operation",  # test_many_jobs.py
     "create_schedule", "run_schedule", "send_due", "forget_old_runs",  # test_schedules.py
 }  # fmt: skip
-WITHOUT_ARGUMENTS = {"check_lanes", "expire", "warn_backlogs"}
+WITHOUT_ARGUMENTS = {"check_lanes", "expire", "warn_backlogs", "forget_staged", "close"}
 
 
 def test_every_verb_has_its_tests_of_bad_input():
