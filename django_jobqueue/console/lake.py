@@ -1,4 +1,4 @@
-"""The subcommands that need Spark: archive, restore, audit. It is looked for only when one of them runs."""
+"""The subcommands that need Spark. It is looked for only when one of them runs."""
 
 from __future__ import annotations
 
@@ -177,3 +177,91 @@ def audit(options: dict[str, Any], style: Style, using: str, tell: Telling) -> A
     ]  # fmt: skip
     text = f"{looked}: {plural(found.number, 'breach', 'breaches')}.\n{table(head, rows, style)}"
     return Answer(asdict(found), text, Code.FOUND)
+
+
+# --------------------------------------------------------------------------------------------------------- bulk send
+
+
+def bulk_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", help="CSV with a header, JSON lines or Parquet; globs too")
+    parser.add_argument("--queue", metavar="NAME", required=True, help="the queue")
+    parser.add_argument("--format", choices=("csv", "json", "parquet"), help="unless the name of the file says so")
+    parser.add_argument("--handler", metavar="NAME", help="the handler that is to do them")
+    for option, what in MAPPED.items():
+        parser.add_argument(f"--{option}", metavar="COLUMN", help=f"the column that holds {what}")
+    parser.add_argument("--data", metavar="COLUMNS", default="", help="these columns, a,b,c (default: all others)")
+    parser.add_argument("--aside", metavar="FILE", help="where bad rows go (default: FILE.bad.jsonl)")
+    parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*,4], or as spark-submit says)")
+    _trying(parser)
+
+
+MAPPED = {
+    "key": "the singleton key",
+    "order-by": "what the jobs are ordered by (default: as the rows are)",
+    "id": "the id of the job",
+    "group": "the group key",
+    "priority": "the priority",
+    "tags": "the tags, separated by commas",
+    "delay": "a delay in seconds",
+    "start-after": "the time before which it must not start",
+}
+
+
+def bulk_send(options: dict[str, Any], style: Style, using: str, confirm: Confirm, tell: Telling) -> Answer:
+    """Send a job for each row of files; bad rows are set aside."""
+    bulk = _pipeline("bulk_sending")
+    if not options["dry_run"] and not confirm(f"Send a job to {options['queue']} for each row?"):
+        return CALLED_OFF
+    mapping = bulk.Mapping(
+        key=options["key"], order_by=options["order_by"], id=options["id"], group_key=options["group"],
+        priority=options["priority"], tags=options["tags"], delay=options["delay"],
+        start_after=options["start_after"], name=options["handler"],
+        data=tuple(filter(None, map(str.strip, options["data"].split(",")))),
+    )  # fmt: skip
+    done = bulk.bulk_send(
+        options["files"], queue=options["queue"], mapping=mapping, format=options["format"], aside=options["aside"],
+        dry_run=options["dry_run"], master=options["master"], tell=tell, using=using,
+    )  # fmt: skip
+    tell.end()
+    good = done.rows - done.bad
+    lines = [f"Would send {plural(good, 'job')}." if options["dry_run"] else f"Sent {plural(done.sent, 'job')}."]
+    if done.known:
+        lines.append(f"{plural(done.known, 'row')} had been sent before.")
+    if done.bad:
+        lines.append(f"{plural(done.bad, 'bad row')} set aside in {done.aside}.")
+    return Answer(
+        {"dry_run": options["dry_run"], **asdict(done)}, "\n".join(lines), Code.FOUND if done.bad else Code.FINE
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- analyze
+
+
+def analyze_arguments(parser: ArgumentParser) -> None:
+    _where(parser)
+    parser.add_argument("--queue", metavar="NAME", action="append", help="only of this queue; may be repeated")
+    parser.add_argument("--report", metavar="FILE", default="jobs.html", help="the page (default jobs.html)")
+    parser.add_argument("--tables", metavar="FOLDER", help="also write the tables there")
+    parser.add_argument("--format", choices=("parquet", "csv"), default="parquet", help="of the tables")
+
+
+def analyze(options: dict[str, Any], style: Style, using: str, tell: Telling) -> Answer:
+    """Figures over lake and live table, as a page and as tables."""
+    found = _pipeline("analyzing").analyze_jobs(
+        lake=options["lake"], queue=options["queue"] or (), report=options["report"], tables=options["tables"],
+        format=options["format"], master=options["master"], tell=tell, using=using,
+    )  # fmt: skip
+    tell.end()
+    handlers = found.tables["handlers"]
+    head = ("queue", "handler", "jobs", "completed", "failed", "retries", "wait p95", "run p95")
+    rows = [
+        [one["queue"], one["name"], one["jobs"], one["completed"], one["failed"], one["retries"],
+         _short(one["waited_p95"]), _short(one["ran_p95"])]
+        for one in handlers[:SHOWN]
+    ]  # fmt: skip
+    told = f"{plural(found.jobs, 'job')}; the report is {found.report}."
+    return Answer(asdict(found), f"{table(head, rows, style)}\n{told}" if rows else told)
+
+
+def _short(seconds_: float | None) -> str:
+    return "" if seconds_ is None else f"{seconds_:.3g} s"

@@ -161,6 +161,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "maintain": Subcommand("expire, recover, clean up: one pass", acting.maintain, _maintain),
     "archive": Subcommand("finished jobs into the lake", lake.archive, lake.archive_arguments, asks=True, tells=True),
     "restore": Subcommand("send archived jobs again", lake.restore, lake.restore_arguments, asks=True, tells=True),
+    "bulk_send": Subcommand("a job for each row of files", lake.bulk_send, lake.bulk_arguments, asks=True, tells=True),
+    "analyze": Subcommand("figures of the past, as a page", lake.analyze, lake.analyze_arguments, tells=True),
     "audit": Subcommand("prove that keys kept their order", lake.audit, lake.audit_arguments, tells=True),
     "doctor": Subcommand("find what is wrong, and mend it", mending.doctor, _doctor),
 }

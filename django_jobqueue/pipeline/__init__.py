@@ -10,8 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .analyzing import Analysis, analyze_jobs
     from .archiving import Archived, archive_jobs
     from .auditing import Audit, audit_order
+    from .bulk_sending import BulkSent, Mapping, bulk_send
     from .lake import JOB_SCHEMA, Lake, read_lake
     from .order import breaches_of_order
     from .reading import job_snapshot, read_jobs, register
@@ -20,14 +22,19 @@ if TYPE_CHECKING:
     from .writing import write_jobs
 
 _PLACES = {
+    "Analysis": "analyzing",
     "Archived": "archiving",
     "Audit": "auditing",
+    "BulkSent": "bulk_sending",
     "JOB_SCHEMA": "lake",
     "Lake": "lake",
+    "Mapping": "bulk_sending",
     "Restored": "restoring",
+    "analyze_jobs": "analyzing",
     "archive_jobs": "archiving",
     "audit_order": "auditing",
     "breaches_of_order": "order",
+    "bulk_send": "bulk_sending",
     "job_snapshot": "reading",
     "read_jobs": "reading",
     "read_lake": "lake",
@@ -38,13 +45,18 @@ _PLACES = {
 }
 __all__ = [
     "JOB_SCHEMA",
+    "Analysis",
     "Archived",
     "Audit",
+    "BulkSent",
     "Lake",
+    "Mapping",
     "Restored",
+    "analyze_jobs",
     "archive_jobs",
     "audit_order",
     "breaches_of_order",
+    "bulk_send",
     "job_snapshot",
     "read_jobs",
     "read_lake",

@@ -15,6 +15,7 @@ from ..conf import get_settings
 from ..policies import LANED
 from ..services.queues import named
 from ..services.transactions import database
+from .collected import as_dict
 from .lake import Lake
 from .order import COLUMNS, breaches_of_order
 from .progress import Tell, tell_nobody, watched
@@ -66,13 +67,13 @@ def _audit(spark: SparkSession, lake: str | None, queues: list[str], tell: Tell,
             breaches = breaches_of_order(jobs).persist(StorageLevel.MEMORY_AND_DISK)
             number = breaches.count()
             listed = breaches.orderBy("queue", "singleton_key", "second_from").limit(MOST_BREACHES)
-            found = [_as_dict(row.asDict()) for row in listed.collect()]
+            found = [_without_end(as_dict(row)) for row in listed.collect()]
             breaches.unpersist()
     return Audit(jobs=number_of_jobs, keys=keys, number=number, breaches=found)
 
 
-def _as_dict(row: dict[str, Any]) -> dict[str, Any]:
-    """As JSON can hold it; what is not over has no end."""
+def _without_end(row: dict[str, Any]) -> dict[str, Any]:
+    """What is not over has no end."""
     if row["first_until"] is not None and row["first_until"].year > 9000:
         row["first_until"] = None
     return row

@@ -302,6 +302,7 @@ class JobWriter(DataSourceArrowWriter):
         if keyless and look[0][0] == self.statements["ordered"]:
             raise ValueError(f"FIFO queues require a singleton_key; {keyless} rows for {self.queue!r} have none.")
         cursor.execute(self.statements["store"].format(lane=lane, **values))
+        cursor.execute(self.statements["stored"].format(stored=cursor.rowcount, **values))
 
     def abort(self, messages: Any) -> None:
         with opened(self.conninfo) as cursor:

@@ -30,6 +30,7 @@ class Commit:
     record: str  # no row comes back if this write was committed before
     count: str
     store: str
+    stored: str  # how many jobs that made
     lanes: dict[str, str]  # policy → how {lane} is said
     tidy: str
     notify: str
@@ -84,6 +85,7 @@ COMMIT = Commit(
     " ON CONFLICT DO NOTHING RETURNING id",
     count=f"SELECT count(*), count(*) FILTER (WHERE COALESCE(s.singleton_key, '') = '') {_OURS}",
     store=_STORE,
+    stored="UPDATE jobqueue_jobwrite SET jobs = {stored} WHERE id = {write}",
     lanes={policy.value: _lane(policy) for policy in QueuePolicy},
     tidy=f"DELETE FROM {_STAGED} WHERE write = {{write}}",
     notify=f"SELECT pg_notify('{CHANNEL}', {{queue}})",

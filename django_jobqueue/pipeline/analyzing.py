@@ -1,0 +1,120 @@
+"""The edges of the analysis: lake and live table in, tables and a report out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ..conf import get_settings
+from ..exceptions import InvalidOption
+from ..services.queues import named
+from ..services.transactions import database, rows
+from . import figures
+from .auditing import history
+from .collected import as_dict
+from .progress import Progress, Tell, tell_nobody, watched
+from .report import html
+from .session import spark_session
+
+MOST_ROWS = 5_000  # of a table in the report; the written tables have all
+FORMATS = ("parquet", "csv")
+
+
+@dataclass(slots=True)
+class Analysis:
+    """How many jobs there were, when it was, and the tables by name."""
+
+    at: datetime
+    jobs: int = 0
+    lake: str = ""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    report: str = ""
+    written: list[str] = field(default_factory=list)
+
+
+def analyze_jobs(
+    *,
+    lake: str | None = None,
+    queue: str | Iterable[str] = (),
+    report: str | Path | None = None,
+    tables: str | None = None,
+    format: str = "parquet",
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    tell: Tell = tell_nobody,
+    using: str | None = None,
+) -> Analysis:
+    """Figures over lake and live table; a self-contained page goes to ``report``, tables to the folder ``tables``.
+
+    They hold keys, handlers and fingerprints, never data, output or errors. Raises ``InvalidOption``,
+    ``SparkUnavailable`` and ``LakeProblem``.
+    """
+    if format not in FORMATS:
+        raise InvalidOption("format", f"expected one of {', '.join(FORMATS)}, got {format!r}")
+    using = database(using)
+    queues = [named(one) for one in ([queue] if isinstance(queue, str) else queue)]
+    if spark is None:
+        with spark_session(master) as own:
+            return _analyze(own, lake, queues, report, tables, format, tell, using)
+    return _analyze(spark, lake, queues, report, tables, format, tell, using)
+
+
+def _analyze(
+    spark: SparkSession,
+    lake: str | None,
+    queues: list[str],
+    report: str | Path | None,
+    folder: str | None,
+    format: str,
+    tell: Tell,
+    using: str,
+) -> Analysis:
+    ((now,),) = rows(using, "SELECT statement_timestamp()")
+    found = Analysis(at=now, lake=lake or get_settings().LAKE or "")
+    with history(spark, lake, figures.COLUMNS, queues, using, tell) as jobs:
+        kept = jobs.persist(StorageLevel.MEMORY_AND_DISK)
+        with watched(spark, "reading", tell):
+            found.jobs = kept.count()
+        for place, (name, table) in enumerate(_tables(kept, now).items(), 1):
+            tell(Progress("computing", place, len(TABLES), "tables"))
+            if folder is not None:
+                found.written.append(_write(table, f"{folder.rstrip('/')}/{name}", format))
+            found.tables[name] = [as_dict(row) for row in table.limit(MOST_ROWS).collect()]
+        kept.unpersist()
+    if report is not None:
+        path = Path(report)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(html(found), encoding="utf-8")
+        found.report = str(path)
+    return found
+
+
+TABLES = ("handlers", "hours", "days", "failures", "blocked", "busiest_keys", "slowest_keys", "backlog")
+
+
+def _tables(jobs: DataFrame, now: datetime) -> dict[str, DataFrame]:
+    return {
+        "handlers": figures.by_handler(jobs),
+        "hours": figures.by_time(jobs, figures.HOUR),
+        "days": figures.by_time(jobs, figures.DAY),
+        "failures": figures.failures(jobs),
+        "blocked": figures.blocked(jobs, F.lit(now)),
+        "busiest_keys": figures.busiest_keys(jobs),
+        "slowest_keys": figures.slowest_keys(jobs),
+        "backlog": figures.backlog(jobs),
+    }
+
+
+def _write(table: DataFrame, path: str, format: str) -> str:
+    writer = table.coalesce(1).write.mode("overwrite")
+    if format == "csv":
+        writer = writer.option("header", True)
+    writer.format(format).save(path)
+    return path
