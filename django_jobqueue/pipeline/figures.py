@@ -81,7 +81,7 @@ def failures(jobs: DataFrame) -> DataFrame:
 
 
 def blocked(jobs: DataFrame, now: Column) -> DataFrame:
-    """How long keys of ordered queues were blocked, from a job's first failure to its end, and how they were released."""
+    """How long keys of ordered queues were blocked, from a job's first failure to its end, and what ended that."""
     ordered = jobs.where(F.col("policy") == ORDERED)
     first_failure = F.array_min(F.transform(F.from_json("attempts", _HISTORY), lambda one: one["ended"]))
     since = ordered.withColumn("since", first_failure.try_cast("timestamp")).where(F.col("since").isNotNull())

@@ -35,12 +35,14 @@ SUMMARY = f"""count(*) AS jobs, count(*) FILTER (WHERE state = 'completed') AS c
     count(*) FILTER (WHERE {FAILED})::float8
         / nullif(count(*) FILTER (WHERE {FAILED} OR state = 'completed'), 0) AS failure_rate,
     {percentiles("waited", WAITED)}, {percentiles("ran", RAN)}"""
-BACKLOG = """SELECT queue_id AS queue, time, sum(sum(change)) OVER (PARTITION BY queue_id ORDER BY time)::bigint AS waiting
+BACKLOG = """SELECT queue_id AS queue, time,
+    sum(sum(change)) OVER (PARTITION BY queue_id ORDER BY time)::bigint AS waiting
     FROM (SELECT queue_id, date_trunc('hour', created_at, 'UTC') AS time, 1 AS change FROM jobqueue_job
         UNION ALL SELECT queue_id, date_trunc('hour', finalized_at, 'UTC'), -1 FROM jobqueue_job
         WHERE finalized_at IS NOT NULL) c GROUP BY 1, 2 ORDER BY 1, 2"""
 BLOCKED = """SELECT queue_id AS queue, CASE WHEN state = 'completed' THEN 'retried'
-        WHEN reason = 'skipped' THEN 'skipped' WHEN state IN ('failed', 'expired') THEN 'still blocked' ELSE 'stopped' END AS released,
+        WHEN reason = 'skipped' THEN 'skipped' WHEN state IN ('failed', 'expired') THEN 'still blocked'
+        ELSE 'stopped' END AS released,
     count(*) AS times, count(DISTINCT singleton_key) AS keys,
     sum(extract(epoch FROM over - since))::float8 AS seconds, max(extract(epoch FROM over - since))::float8 AS longest
     FROM (SELECT *, (attempts->0->>'ended')::timestamptz AS since,
