@@ -69,19 +69,14 @@ class ScheduleAdmin(JobQueueAdmin):
         return allowed and not getattr(obj, "from_code", False)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return request.user.has_perm("jobqueue.delete_schedule") and not getattr(obj, "from_code", False)
+        """One at a time, from its page: Django's own bulk delete asks for all, and is told no."""
+        return isinstance(obj, Schedule) and not obj.from_code and request.user.has_perm("jobqueue.delete_schedule")
 
     def has_switch_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobqueue.change_schedule")
 
     def has_run_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobqueue.run_schedule")
-
-    def get_actions(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Without Django's own bulk delete: each is deleted from its page."""
-        found = super().get_actions(request, *args, **kwargs)
-        found.pop("delete_selected", None)
-        return found
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Data is not for everybody, and to be read only it is shown as that of jobs is."""
@@ -187,7 +182,7 @@ class ScheduleAdmin(JobQueueAdmin):
 def slots_of(schedule: Schedule) -> list[dict[str, Any]]:
     """The next five slots by the clock of their zone, with a note where that clock is changed before one."""
     slots: list[datetime] = schedule.next_slots(5)
-    changed = [False, *(one.utcoffset() != other.utcoffset() for one, other in pairwise(slots))]
+    changed = [one.utcoffset() != other.utcoffset() for one, other in pairwise([*slots[:1], *slots])]
     return [
         {"text": f"{slot:%a %Y-%m-%d %H:%M}", "offset": f"{slot:%z}", "zone": slot.tzname(), "changed": note}
         for slot, note in zip(slots, changed, strict=True)

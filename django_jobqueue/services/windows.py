@@ -29,6 +29,7 @@ MOST = 100_000  # numbers looked through for one piece
 NARROW = 1_000  # the first window
 WIDER = 4
 MANY = 10_000  # as far as is counted
+COUNTED = 50_000  # numbers looked through for a count that no index knows
 CHEAP = 20_000  # the planner's units: what an index must find at less is asked for directly
 DIRECT_MS = 500  # and given up when the planner was wrong
 
@@ -170,10 +171,10 @@ def _count(jobs: QuerySet[Any]) -> Count:
     last = last_number(using)
     walk = _Walk(using, last, 0)
     with _only_bitmaps(using):
-        newest = walk.within(wanted, last, walk.step(last, MOST))
+        newest = walk.within(wanted, last, walk.step(last, COUNTED))
         number = newest[: MANY + 1].count()
-        older = not walk.is_empty(walk.step(last, MOST), 0) if last > MOST else False
-    return Count(number, MOST if older and number <= MANY else None)
+        older = last > COUNTED and not walk.is_empty(walk.step(last, COUNTED), 0)
+    return Count(number, COUNTED if older and number <= MANY else None)
 
 
 # ------------------------------------------------------------------------------------------------------- the planner

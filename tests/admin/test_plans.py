@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from django_jobqueue import services
+from django_jobqueue.admin.charts import PERIODS, STEPS, TIMES
 from django_jobqueue.models import Job
 from django_jobqueue.services.windows import MANY
 from django_jobqueue.statistics import RANGES, SUMMARIZE
@@ -15,7 +19,7 @@ from tests.test_plans import _analyze, _fill, explained
 pytestmark = pytest.mark.django_db
 
 ROWS = 10_000
-MOST_STATEMENTS = 60
+MOST_STATEMENTS = 90
 
 
 @pytest.fixture(params=["true statistics", "statistics of an empty table"])
@@ -60,6 +64,15 @@ LISTS = (
     f"{BLOCKED}?q=k1",
     f"{BLOCKED}?p=3",
     OPERATIONS,
+    "/admin/jobqueue/",
+    "/admin/jobqueue/?period=24h",
+    "/admin/jobqueue/?period=7d&queue=plain",
+    "/admin/jobqueue/queue/",
+    "/admin/jobqueue/queue/plain/change/",
+    "/admin/jobqueue/queue/pulse/",
+    "/admin/jobqueue/schedule/",
+    "/admin/jobqueue/worker/",
+    "/admin/jobqueue/failuregroup/",
 )
 
 
@@ -73,6 +86,27 @@ def test_the_lists(boss, filled, django_assert_max_num_queries):
         with django_assert_max_num_queries(MOST_STATEMENTS), explained() as plans:
             assert boss.get(address).status_code == 200
         assert (address, plans.sequential, unbounded(plans)) == (address, [], [])
+
+
+def test_the_minutes_of_a_month_are_read_by_their_index(boss, queue, django_assert_max_num_queries):
+    """Of a week's chart only a week is read, however long minutes are kept."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO jobqueue_queueminute (queue_id, minute, waited, ran) "
+            "SELECT %s, date_trunc('minute', now()) - m * interval '1 minute', ARRAY[1], ARRAY[1] "
+            "FROM generate_series(1, 30 * 24 * 60) m",
+            [queue.name],
+        )
+        cursor.execute("ANALYZE jobqueue_queueminute")
+        for statement in (STEPS, TIMES):
+            period = PERIODS["24h"]
+            given: dict[str, Any] = {"step": period.step, "since": timezone.now() - period.span, "queues": [queue.name]}
+            cursor.execute(f"EXPLAIN {statement}", given)
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+            assert "jobqueue_queue_minute_once" in plan
+            assert "Seq Scan" not in plan
+    with django_assert_max_num_queries(MOST_STATEMENTS):
+        assert boss.get("/admin/jobqueue/?period=7d").status_code == 200
 
 
 def test_a_job_and_what_can_be_done_to_it(boss, filled, django_assert_max_num_queries):

@@ -127,3 +127,16 @@ def test_each_act_has_its_permission_and_data_is_hidden(login, schedule):
 def test_a_schedule_that_is_gone_is_not_found(boss):
     for what in ("run", "switch"):
         assert boss.post(reverse(f"admin:jobqueue_schedule_{what}", args=["gone"])).status_code == 404
+
+
+def test_one_is_deleted_from_its_page_but_not_a_declared_one(boss, login, schedule):
+    delete = page_of(schedule, "delete")
+    assert "delete_selected" not in boss.get(SCHEDULES).content.decode()
+    assert login("view_schedule").post(delete, {"post": "yes"}).status_code == 403
+    Schedule.objects.update(from_code=True)
+    assert boss.post(delete, {"post": "yes"}).status_code == 403
+    Schedule.objects.update(from_code=False)
+
+    boss.post(delete, {"post": "yes"})
+
+    assert not Schedule.objects.exists()

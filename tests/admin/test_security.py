@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import reverse
+from django.utils.http import urlencode
 
 from django_jobqueue import services
-from django_jobqueue.models import BlockedKey, Job, Maintenance, Operation, Worker
+from django_jobqueue.models import BlockedKey, Job, Maintenance, Operation, Schedule, Worker
 from django_jobqueue.states import JobState
 from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, addresses, edit_url, job_url, read
 from tests.factories import JobFactory, QueueFactory
@@ -250,6 +253,22 @@ def test_texts_stay_texts(boss, text):  # fault 67
     )
     JobFactory(**lane, hold="lane")
     operation = services.begin_operation("skip", ids=[job.pk], operator=text, reason=text)
+    schedule = Schedule.objects.create(
+        name=text[:100], queue=queue, cron=text, timezone=text[:64], handler=text, data=[text], tags=[text],
+        enabled=False, singleton_key=text, group_key=text, options={text: text},
+    )  # fmt: skip
+    Worker.objects.create(name=text, host=text, queues=[text], tags=[text], version=text[:40], exit_text=text,
+                          stats={"done": text, "failed": text, "memory_mb": text})  # fmt: skip
+    others = [
+        f"/admin/jobqueue/{name}" for name in ("", "queue/", "schedule/", "worker/", "failuregroup/", "maintenance/")
+    ]
+    others += [reverse("admin:jobqueue_queue_change", args=[quote(queue.name)]),
+               reverse("admin:jobqueue_schedule_change", args=[quote(schedule.name)])]  # fmt: skip
+    for page in (*others, f"/admin/jobqueue/?{urlencode({'queue': text, 'period': text})}"):
+        is_inert(boss.get(page))
+    is_inert(boss.post(others[-2], {"description": text, "retry_limit": text}))
+    is_inert(boss.post(others[-1], {"cron": text, "timezone": text, "data": text, "queue": text}))
+    is_inert(boss.post("/admin/jobqueue/worker/stop/", {"name": text}, follow=True))
     pages = [JOBS, BLOCKED, OPERATIONS, job_url(job), act_url(job, "skip"), edit_url(job),
              f"{OPERATIONS}{operation.pk}/change/"]  # fmt: skip
 

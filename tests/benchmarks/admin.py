@@ -49,7 +49,25 @@ LISTS = {
     "blocked keys": "blockedkey/",
     "blocked keys, page 20": "blockedkey/?p=20",
     "operations": "operation/",
+    "overview, 1 hour": "",
+    "overview, 24 hours": "?period=24h",
+    "overview, 7 days": "?period=7d",
+    "queues": "queue/",
+    "queue": "queue/plain/change/",
+    "schedules": "schedule/",
+    "workers": "worker/",
+    "failures": "failuregroup/",
 }
+DAYS = 30
+# What maintenance has counted of each queue, each minute.
+MINUTES = """
+INSERT INTO jobqueue_queueminute (queue_id, minute, sent, started, completed, failed, retried, waiting, blocked_keys,
+    waited, ran)
+SELECT q.name, date_trunc('minute', statement_timestamp()) - m * interval '1 minute', 60, 60, 58, 1, 1,
+    m %% 500, m %% 7, ARRAY[0, 0, 1, 5, 20, 20, 8, 4, 2], ARRAY[0, 0, 0, 2, 30, 20, 5, 1]
+FROM jobqueue_queue q, generate_series(1, %s) m
+"""
+BATCH = 100
 
 
 def measure(runs: int, scale: float) -> list[Row]:
@@ -72,7 +90,8 @@ def measure(runs: int, scale: float) -> list[Row]:
             cursor.execute(FILL, {"n": number})
             for (index,) in cursor.execute(RANGES).fetchall():
                 cursor.execute(SUMMARIZE, [index])
-            cursor.execute("ANALYZE jobqueue_job")
+            cursor.execute(MINUTES, [int(DAYS * 24 * 60 * scale)])
+            cursor.execute("ANALYZE jobqueue_job, jobqueue_queueminute")
         with override_settings(ALLOWED_HOSTS=["testserver"]):
             client = Client()
             client.force_login(User.objects.create_superuser("bench", password="x"))
@@ -83,17 +102,44 @@ def measure(runs: int, scale: float) -> list[Row]:
             pages |= {"job that blocks": f"job/{blocked.pk}/change/", "job that waits": f"job/{waiting.pk}/change/"}
             operation = begin_operation("retry", selection={"model": "job", "query": "state=dead"}, operator="bench")
             pages["operation"] = f"operation/{operation.pk}/change/"
-            return [_row(client, name, f"/admin/jobqueue/{path}", runs) for name, path in pages.items()]
+            found = [_row(client, name, f"/admin/jobqueue/{path}", runs) for name, path in pages.items()]
+            return [*found, _refresh(runs)]
+
+
+def _refresh(runs: int) -> Row:
+    """What the database spends on one question of an open overview, beside one fetch."""
+    from django_jobqueue import services
+    from django_jobqueue.admin.overview import pulse
+
+    def fetched() -> float:
+        jobs: list[Any] = []
+        took = timed(lambda: jobs.extend(services.fetch("plain", BATCH))) * 1000
+        services.finish_many([(job, None) for job in jobs])
+        return took
+
+    asked: list[float] = []
+    beside: list[float] = []
+    for _ in range(max(5, runs)):
+        asked.append(timed(lambda: pulse(using="default")) * 1000)
+        beside.append(fetched())
+    ours, theirs = statistics.median(asked), statistics.median(beside)
+    note(f"  refresh: {ours:.1f} ms beside a fetch of {BATCH}: {theirs:.1f} ms")
+    return Row(f"admin: refresh beside a fetch of {BATCH}", ours, theirs, 1.0, "ms", at_least=False, runs=asked)
 
 
 def _row(client: Any, name: str, address: str, runs: int) -> Row:
+    from django.core.cache import cache
+
     def get() -> None:
         response = client.get(address)
         if response.status_code != 200:
             raise AssertionError(f"{address}: {response.status_code}")
 
-    get()  # what is compiled and cached once is not counted
-    times = [timed(get) * 1000 for _ in range(max(3, runs))]
+    get()  # what is compiled once is not counted
+    times = []
+    for _ in range(max(3, runs)):
+        cache.clear()  # but what is drawn once a minute is
+        times.append(timed(get) * 1000)
     row = Row(f"admin: {name}", statistics.median(times), BAR_MS, 1.0, "ms", at_least=False, runs=times)
     note(f"  {name}: {row.ours:.0f} ms")
     return row

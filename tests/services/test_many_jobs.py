@@ -25,6 +25,10 @@ def failed(queue, number):
     return [JobFactory(queue=queue, state=JobState.FAILED) for _ in range(number)]
 
 
+def finished(operation, jobs=None):
+    return services.advance_operation(operation, jobs, seconds=50)
+
+
 def begun(verb, **options):
     return services.begin_operation(verb, operator="olga", **{"reason": "because", **options})
 
@@ -33,7 +37,7 @@ def test_a_named_selection_is_done_and_recorded(queue):
     jobs = failed(queue, 3)
     done = JobFactory(queue=queue, state=JobState.COMPLETED)
 
-    operation = services.advance_operation(begun("retry", ids=[job.pk for job in (*jobs, done)]))
+    operation = finished(begun("retry", ids=[job.pk for job in (*jobs, done)]))
 
     assert [reread(job).state for job in jobs] == ["retry"] * 3
     assert (operation.state, operation.moved, operation.refused) == ("done", 3, 1)
@@ -54,7 +58,7 @@ def test_a_filter_is_done_a_bit_at_a_time(queue, bits):
     assert first.cursor
     assert second.cursor
     assert first.cursor["place"] < second.cursor["place"]
-    last = services.advance_operation(operation, Job.objects.all())
+    last = finished(operation, Job.objects.all())
     assert (last.state, last.moved, last.refused) == ("done", 5, 0)
     assert not Job.objects.in_state("failed").exists()
 
@@ -64,7 +68,7 @@ def test_what_is_sent_later_is_not_meant(queue, bits):
     operation = begun("retry", selection={})
     late = failed(queue, 1)[0]
 
-    operation = services.advance_operation(operation, Job.objects.all())
+    operation = finished(operation, Job.objects.all())
 
     assert (operation.state, operation.moved) == ("done", 3)
     assert reread(late).state == "failed"
@@ -76,11 +80,11 @@ def test_a_stopped_operation_rests_until_it_is_resumed(queue, bits):
     services.advance_operation(operation, Job.objects.all(), seconds=0)
 
     assert services.stop_operation(operation)
-    rested = services.advance_operation(operation, Job.objects.all())
+    rested = finished(operation, Job.objects.all())
     assert (rested.state, rested.moved) == ("stopped", 2)
     assert not services.stop_operation(operation)
     assert services.resume_operation(operation)
-    assert services.advance_operation(operation, Job.objects.all()).moved == 5
+    assert finished(operation, Job.objects.all()).moved == 5
     assert not services.resume_operation(operation)
 
 
@@ -89,7 +93,7 @@ def test_two_who_advance_it_take_turns_and_do_nothing_twice(queue, bits, race): 
     failed(queue, 20)
     operation = begun("retry", selection={})
 
-    race(3, lambda: services.advance_operation(operation, Job.objects.all()))
+    race(3, lambda: services.advance_operation(operation, Job.objects.all(), seconds=50))
 
     operation.refresh_from_db()
     assert (operation.state, operation.moved, operation.refused) == ("done", 20, 0)
@@ -110,13 +114,13 @@ def test_a_bit_that_fails_leaves_no_trace_and_goes_on_later(queue, bits, monkeyp
             services.advance_operation(operation, Job.objects.all(), seconds=0)
     assert [reread(job).state for job in jobs] == ["retry", "retry", "failed", "failed"]
 
-    assert services.advance_operation(operation, Job.objects.all()).moved == 4
+    assert finished(operation, Job.objects.all()).moved == 4
 
 
 def test_a_skip_keeps_who_and_why_with_each_job(fifo_queue):
     job = JobFactory(queue=fifo_queue, singleton_key="a", state=JobState.FAILED)
 
-    services.advance_operation(begun("skip", selection={}), Job.objects.all())
+    finished(begun("skip", selection={}), Job.objects.all())
 
     assert (reread(job).state, reread(job).note) == ("stopped", "olga: because")
 
@@ -136,21 +140,21 @@ def test_cancel_and_delete_take_what_they_can(queue):
     waiting, done = JobFactory(queue=queue), JobFactory(queue=queue, state=JobState.COMPLETED)
     both = [waiting.pk, done.pk]
 
-    cancelled = services.advance_operation(begun("cancel", ids=both))
+    cancelled = finished(begun("cancel", ids=both))
     assert (cancelled.moved, cancelled.details["refused"]) == (1, {str(done.pk): "it is completed"})
     other = JobFactory(queue=queue)
-    deleted = services.advance_operation(begun("delete", ids=[*both, other.pk]))
+    deleted = finished(begun("delete", ids=[*both, other.pk]))
     assert (deleted.moved, deleted.details["refused"]) == (2, {str(other.pk): "it is created"})
     assert list(Job.objects.all()) == [other]
 
 
 def test_a_filter_needs_a_queryset(queue):
     with pytest.raises(InvalidOption, match="queryset"):
-        services.advance_operation(begun("retry", selection={}))
+        finished(begun("retry", selection={}))
 
 
 def test_an_operation_over_nothing_is_done_at_once(db):
-    assert services.advance_operation(begun("retry", selection={}), Job.objects.all()).state == "done"
+    assert finished(begun("retry", selection={}), Job.objects.all()).state == "done"
 
 
 def test_retry_with_other_data_keeps_what_it_was(queue):
@@ -168,4 +172,4 @@ def test_windows_are_used_however_sparse(queue, bits, monkeypatch):
     failed(queue, 7)
     JobFactory(queue=queue)
 
-    assert services.advance_operation(begun("delete", selection={}), Job.objects.all()).moved == 7
+    assert finished(begun("delete", selection={}), Job.objects.all()).moved == 7

@@ -32,6 +32,7 @@ def few(monkeypatch):
     """Small windows, so that a few jobs are many."""
     monkeypatch.setattr(windows, "NARROW", 4)
     monkeypatch.setattr(windows, "MOST", 40)
+    monkeypatch.setattr(windows, "COUNTED", 40)
     monkeypatch.setattr(windows, "CHEAP", 0)  # nothing is asked for directly
 
 
