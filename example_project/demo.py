@@ -169,7 +169,7 @@ def stop(running: list[subprocess.Popen[bytes]]) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _end)
 
 
 def wait_until_it_answers(port: int, running: dict[str, subprocess.Popen[bytes]]) -> None:
@@ -214,4 +214,5 @@ def _end(number: int, frame: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)  # also where a shell started it with that ignored
     sys.exit(main())

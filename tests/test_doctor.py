@@ -365,6 +365,15 @@ def test_a_queue_that_nobody_works_on_is_found_if_something_waits(queue):
     assert find("no_worker") == []
 
 
+def test_a_dead_letter_queue_waits_for_a_person_and_is_no_error(queue):
+    JobFactory(queue=QueueFactory(name="dead"))
+    services.update_queue(queue.name, dead_letter="dead")
+
+    (finding,) = find("no_worker")
+
+    assert (finding.facts["queue"], finding.level) == ("dead", Level.NOTICE)
+
+
 @pytest.mark.django_db
 def test_a_paused_queue_is_only_a_notice(queue):
     sent(queue)

@@ -11,7 +11,7 @@ from django.db.models import Count
 from .. import handlers
 from ..conf import get_settings
 from ..expressions import StatementTimestamp
-from ..models import Job, Worker
+from ..models import Job, Queue, Worker
 from ..policies import ORDERED
 from ..services import statements
 from ..services.transactions import rows
@@ -116,13 +116,14 @@ def waiting_without_worker(using: str, limits: Limits) -> Iterator[Finding]:
     lost = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
     live = Worker.objects.using(using).filter(stopped_at=None, heartbeat_at__gt=StatementTimestamp() - lost)
     taken = [set(queues) for queues in live.values_list("queues", flat=True)]
+    letters = set(Queue.objects.using(using).exclude(dead_letter=None).values_list("dead_letter", flat=True))
     for queue, is_paused, age in rows(using, WAITING):
         if is_paused:
             yield _paused(using, queue, age)
         elif not any(not queues or queue in queues for queues in taken):
             yield Finding(
                 "no_worker",
-                Level.ERROR,
+                Level.NOTICE if queue in letters else Level.ERROR,  # copies of what failed wait for a person
                 f"Nobody works on {queue!r}",
                 f"Its next job was sent {ago(age)} ago, and no live worker takes this queue.",
                 f"manage.py runjobs --queue {queue}",
