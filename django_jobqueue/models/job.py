@@ -136,6 +136,7 @@ class Job(models.Model):
 
     # Not columns: what a worker's claim carries besides.
     leaf: str = ""  # the part of the table it lies in, where that is known
+    ctid: str = "(0,0)"  # and where in it the claim put it: (0,0) is nowhere
     handed_over: int = 0  # how many claims in a row came by hand-over
     deadline: float = 0.0  # when its time is used up, by the monotonic clock of the machine that works on it
 

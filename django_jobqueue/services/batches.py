@@ -176,7 +176,7 @@ def _pass_on(
         claimed = claimed_rows(using, statements.at(leaf, statements.HAND_OVER, claimer.columns), params)
     others = set(ended)
     if claimer and claimed:
-        place = claimer.columns.index("singleton_key") + 2
+        place = claimer.columns.index("singleton_key") + 3
         others -= {row[place] for row in claimed}
     if others:
         release(using, {Lane(queue, policy, key) for key in others}, wait=False)

@@ -389,7 +389,7 @@ def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
 def as_jobs(
     using: str, leaf: str, queue: str, policy: str, columns: tuple[str, ...], claimed: Iterable[tuple[Any, ...]]
 ) -> list[Job]:
-    names = ("position", *columns)
+    names = ("position", "ctid", *columns)
     known = {"queue_id": queue, "policy": policy, "state": JobState.ACTIVE.value, "leaf": leaf}
     jobs = []
     for row in claimed:

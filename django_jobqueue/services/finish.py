@@ -258,11 +258,12 @@ def check_job(job: object) -> Job:
 
 
 def completion_of(some: Sequence[tuple[Job, str | None]]) -> list[Any]:
-    """Ids, attempts and outputs, as arrays; written here, because psycopg takes longer for that than the server."""
+    """Places, ids, attempts and outputs, as arrays: psycopg would take longer to write them than the server to read."""
+    places = ",".join([f'"{job.ctid}"' for job, _ in some])
     ids = ",".join([job.id.hex for job, _ in some])
     attempts = ",".join([str(job.attempt) for job, _ in some])
     outputs = [output for _, output in some]
-    return [f"{{{ids}}}", f"{{{attempts}}}", outputs if any(outputs) else []]
+    return [f"{{{places}}}", f"{{{ids}}}", f"{{{attempts}}}", outputs if any(outputs) else []]
 
 
 def _failing(using: str, failing: dict[UUID, Failing], jobs: list[Job]) -> Decision:

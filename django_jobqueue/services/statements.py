@@ -34,7 +34,7 @@ def at(leaf: str, statement: str, claimed: tuple[str, ...] = CLAIMED) -> str:
     that the queue was empty, read all of it for each batch.
     """
     columns = ", ".join(f"j.{name}" for name in claimed)
-    return statement.replace(LEAF, leaf).replace(CLAIM_COLUMNS, f"-j.priority, j.position, {columns}")
+    return statement.replace(LEAF, leaf).replace(CLAIM_COLUMNS, f"-j.priority, j.position, j.ctid, {columns}")
 
 
 # For the same reason hot statements run with these: they leave the planner the index that has the order asked for.
@@ -303,15 +303,18 @@ SELECT key FROM head WHERE NOT key = ANY(ARRAY(SELECT key FROM got))
 
 # -------------------------------------------------------------------------------------------------- finishing
 
-# Each job is found by its own probe of the primary key (the LATERAL with a LIMIT cannot be reordered, see above), and
-# one that somebody else has locked is left out, so that one open transaction does not stall a batch.
+# Each job is looked for where its claim put it, and else, because its row was written since, by its own probe of the
+# primary key (a LATERAL with a LIMIT cannot be reordered, see above). One that somebody else has locked is left out, so
+# that one open transaction does not stall a batch.
+_IS_CLAIM = f"id = u.id AND attempt = u.attempt AND state IN {listed(leads_to(JobState.COMPLETED))}"
 _COMPLETE = f"""
 WITH u AS MATERIALIZED ({{claims}}),
 mine AS MATERIALIZED (
-    SELECT m.tid, m.state, u.output, u.place FROM u CROSS JOIN LATERAL (
-        SELECT ctid AS tid, state FROM {LEAF}
-        WHERE id = u.id AND attempt = u.attempt AND state IN {listed(leads_to(JobState.COMPLETED))}
-        LIMIT 1 FOR UPDATE SKIP LOCKED) m
+    SELECT COALESCE(here.tid, moved.tid) AS tid, COALESCE(here.state, moved.state) AS state, u.output, u.place FROM u
+    LEFT JOIN LATERAL (SELECT ctid AS tid, state FROM {LEAF} WHERE ctid = u.tid AND {_IS_CLAIM}
+        LIMIT 1 FOR UPDATE SKIP LOCKED) here ON true
+    LEFT JOIN LATERAL (SELECT ctid AS tid, state FROM {LEAF} WHERE here.tid IS NULL AND {_IS_CLAIM}
+        LIMIT 1 FOR UPDATE SKIP LOCKED) moved ON true
     WHERE {{ours}})
 UPDATE {LEAF} j
 SET state = '{JobState.COMPLETED}', hold = NULL, output = mine.output::jsonb, finalized_at = {NOW},
@@ -321,13 +324,15 @@ FROM mine WHERE j.ctid = mine.tid
 RETURNING mine.place, mine.state
 """
 COMPLETE = _COMPLETE.format(
-    claims="SELECT * FROM unnest(%s::uuid[], %s::int[], %s::text[]) WITH ORDINALITY c(id, attempt, output, place)",
+    claims="""SELECT * FROM unnest(%s::tid[], %s::uuid[], %s::int[], %s::text[])
+    WITH ORDINALITY c(tid, id, attempt, output, place)""",
     ours="true",
 )
 # In lanes only where nobody else has the key; who is next in them is then looked for by another statement.
 COMPLETE_LANED = _COMPLETE.format(
     claims=f"""SELECT *, pg_try_advisory_xact_lock({KEY_HASH.format(key="c.key", queue="%s")}) AS ours
-    FROM unnest(%s::uuid[], %s::int[], %s::text[], %s::text[]) WITH ORDINALITY c(id, attempt, output, key, place)""",
+    FROM unnest(%s::tid[], %s::uuid[], %s::int[], %s::text[], %s::text[])
+    WITH ORDINALITY c(tid, id, attempt, output, key, place)""",
     ours="u.ours",
 )
 

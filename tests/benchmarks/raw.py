@@ -51,7 +51,12 @@ def drain(dsn: str, batch: int) -> int:
     done = 0
     with _connect(dsn) as connection:
         while rows := connection.execute(fetch, (batch, "raw", None, None)).fetchall():
-            claims = ([row[id] for row in rows], [row[attempt] for row in rows], [None] * len(rows))
+            claims = (
+                [row[2] for row in rows],
+                [row[id] for row in rows],
+                [row[attempt] for row in rows],
+                [None] * len(rows),
+            )
             connection.execute(complete, claims)
             done += len(rows)
     return done
@@ -68,7 +73,7 @@ def effects(dsn: str, batch: int) -> int:
                 if row is None:
                     return done
                 connection.execute("INSERT INTO bench_effect (n) VALUES (%s)", [done])
-                connection.execute(complete, ([row[id]], [row[attempt]], [None]))
+                connection.execute(complete, ([row[2]], [row[id]], [row[attempt]], [None]))
             done += 1
 
 
@@ -82,7 +87,7 @@ def _statements() -> tuple[str, str, int, int]:
 
     fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM, statements.NEEDED)
     fetch = fetch.format(candidates=f"picked AS MATERIALIZED ({PICK})")
-    id, attempt = (statements.NEEDED.index(name) + 2 for name in ("id", "attempt"))
+    id, attempt = (statements.NEEDED.index(name) + 3 for name in ("id", "attempt"))
     return fetch, statements.at(DEFAULT, statements.COMPLETE), id, attempt
 
 

@@ -62,6 +62,32 @@ def test_a_batch_is_completed_in_one_round_trip(queue):
     assert [reread(job).output for job in jobs] == [{"n": 1}] * 3
 
 
+def test_a_batch_is_completed_wherever_its_rows_are(queue):
+    """Found where the claims put them, or, when something was written since, by their ids."""
+    for _ in range(4):
+        sent(queue)
+    jobs = services.fetch(queue.name, 4)
+    for moved in jobs[:2]:
+        services.touch(moved)
+    jobs[3].ctid = jobs[2].ctid  # a place where another job lies
+
+    finished = services.finish_many([(job, None) for job in jobs])
+
+    assert finished.completed == [job.pk for job in jobs]
+    assert {reread(job).state for job in jobs} == {JobState.COMPLETED}
+
+
+def test_an_old_claim_completes_nothing_wherever_its_row_is(queue):  # C3.7
+    sent(queue)
+    (old,) = services.fetch(queue.name)
+    services.give_back(old, "not now")
+    (new,) = services.fetch(queue.name)
+    old.ctid = new.ctid
+
+    assert services.finish_many([(old, None)]).lost == [old.pk]
+    assert reread(new).state == JobState.ACTIVE
+
+
 def test_what_is_due_goes_by_its_priority_also_when_its_hold_is_not_lifted_yet(queue):
     services.fetch(queue.name)
     plain, due = sent(queue), sent(queue, delay=60, priority=5)
