@@ -12,6 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from ..models import Maintenance
 from ..services.transactions import rows
 from ..statistics import BOUNDS, percentile
 from .wording import duration
@@ -20,6 +21,7 @@ WIDTH, HEIGHT = 460, 150
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 22
 BUCKETS = len(BOUNDS) + 1
 MINUTE = timedelta(minutes=1)
+LATE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class Step:
 
 
 def steps_of(period: Period, queues: Sequence[str], *, using: str, now: datetime | None = None) -> list[Step]:
-    """Every step of the period until now, also those in which nothing happened."""
-    now = now or timezone.now()
+    """Every step of the period until what is counted, also those in which nothing happened."""
+    now = min(now or timezone.now(), _counted_until(using))
     since = _floor(now - period.span, period.step)
     given = {"step": period.step, "since": since, "queues": list(queues)}
     found: dict[datetime, Step] = {}
@@ -96,6 +98,13 @@ def steps_of(period: Period, queues: Sequence[str], *, using: str, now: datetime
         if at in found:
             found[at].waited, found[at].ran = [int(n) for n in waited], [int(n) for n in ran]
     return list(found.values())
+
+
+def _counted_until(using: str) -> datetime:
+    """Until when maintenance has counted; if it never has, or not for long, the charts are empty until now."""
+    counted = Maintenance.objects.using(using).values_list("counted_until", flat=True).first()
+    now = timezone.now()
+    return counted if counted is not None and now - counted < LATE else now
 
 
 def _floor(moment: datetime, step: timedelta) -> datetime:

@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from ..doctor import Level
@@ -19,7 +20,7 @@ from ..doctor.findings import Finding, Limits, looked
 from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
 from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_without_worker
-from ..models import BlockedKey
+from ..models import BlockedKey, Queue
 from ..services.statements import NOW, listed
 from ..services.transactions import database, in_transaction, rows
 from ..states import DEAD, RUNNING
@@ -159,16 +160,25 @@ def troubles(figures: dict[str, Figures], using: str) -> list[Trouble]:
     limits = Limits()
     found = [finding for look in _BY_INDEX for finding in looked(look, using, limits, by_index=True)]
     found += looked(open_transactions, using, limits)
-    told = [_told(finding) for finding in found]
+    letters = set(Queue.objects.using(using).exclude(dead_letter=None).values_list("dead_letter_id", flat=True))
+    told = [_told(finding, letters) for finding in found]
     told += _failing(figures)
     told += _backlogs(using)
     order = [level.value for level in (Level.ERROR, Level.WARNING, Level.NOTICE)]
     return sorted(told, key=lambda trouble: order.index(trouble.level))
 
 
-def _told(finding: Finding) -> Trouble:
+def _told(finding: Finding, letters: set[str]) -> Trouble:
+    """As the doctor says it; only that nobody works on dead letters is how it is meant: they wait for a person."""
+    queue = str(finding.facts.get("queue", ""))
+    if finding.code == "no_worker" and queue in letters:
+        url = f"{reverse('admin:jobqueue_job_changelist')}?{urlencode({'queue': queue, 'state': 'waiting'})}"
+        return Trouble(
+            Level.NOTICE.value, _("Dead letters wait in %s") % queue, _("Look at them, then delete them."), url
+        )
     screen = _LINKS.get(finding.code, "maintenance")
-    return Trouble(finding.level.value, finding.title, finding.detail, reverse(f"admin:jobqueue_{screen}_changelist"))
+    url = reverse(f"admin:jobqueue_{screen}_changelist")
+    return Trouble(finding.level.value, finding.title, finding.detail, url)
 
 
 def _failing(figures: dict[str, Figures]) -> list[Trouble]:

@@ -11,10 +11,10 @@ from django.utils import timezone
 from django_jobqueue import services
 from django_jobqueue.admin.charts import PERIODS, Chart, Series, charts, count_text, nice, steps_of
 from django_jobqueue.admin.overview import pulse
-from django_jobqueue.models import QueueMinute, Worker
+from django_jobqueue.models import Maintenance, QueueMinute, Worker
 from django_jobqueue.states import JobState
 from tests.admin.pages import read
-from tests.factories import JobFactory
+from tests.factories import JobFactory, QueueFactory
 from tests.past import ago
 
 pytestmark = pytest.mark.django_db
@@ -56,6 +56,24 @@ def test_what_needs_a_person_comes_first(boss, queue, fifo_queue):
     for text in ("ada", "ShopError: broken", "gone", "work is long", "7 jobs wait", "Jobs of orders fail", "late"):
         assert text in page
     assert page.index("What needs a person") < page.index("How it goes")
+
+
+def test_dead_letters_wait_for_a_person_and_not_for_a_worker(boss, queue):
+    letters = QueueFactory(name="letters")
+    services.update_queue(queue.name, dead_letter=letters.name)
+    JobFactory(queue=letters, created_at=ago(hours=2), start_after=ago(hours=2))
+
+    page = read(boss.get(OVERVIEW)).text
+
+    assert "Dead letters wait in letters" in page
+    assert "Nobody works on" not in page
+
+
+def test_a_chart_ends_where_counting_has_come_to(queue):
+    counted = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=2)
+    Maintenance.objects.update_or_create(pk=Maintenance.ONLY, defaults={"counted_until": counted})
+
+    assert steps_of(PERIODS["1h"], [queue.name], using="default")[-1].at == counted - timedelta(minutes=1)
 
 
 def test_every_figure_links_to_the_list_it_counts(boss, queue):
