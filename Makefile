@@ -19,17 +19,20 @@ ifdef NO_SKIPS
 export JOBQUEUE_NO_SKIPS := $(NO_SKIPS)
 endif
 
-.PHONY: help demo play test lint bench docs clean
+.PHONY: help demo play report test lint bench bench-spark docs clean
 .DEFAULT_GOAL := help
 
 help:  ## say what there is
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo-installed  ## a shop in your browser, with workers, customers and the admin; ARGS='--port 8001'
 	@$(PY) -m example_project.demo $(ARGS)
 
 play: $(VENV)/.demo-installed  ## what strict order means, played in your terminal in twelve seconds
 	@$(PY) -m example_project.play $(ARGS)
+
+report: $(VENV)/.report-installed  ## archive and analyze what happened in the demo's shop, and open the report; needs Java 17
+	@$(PY) -m example_project.report $(ARGS)
 
 # Races and faults go in a run of their own, because they look at the clock. They wait more than they work, so two share
 # the machine; those of one file stay together, because they share a server.
@@ -49,6 +52,9 @@ lint: $(VENV)/.dev-installed  ## style, format and types
 bench: $(VENV)/.dev-installed  ## how fast it is on this machine
 	$(PY) -m tests.benchmarks $(ARGS)
 
+bench-spark: $(VENV)/.dev-installed  ## how fast the pipeline is, beside Spark's own JDBC source; needs libpostgresql-jdbc-java
+	$(PY) -m tests.benchmarks.spark $(ARGS)
+
 docs: $(VENV)/.dev-installed  ## the documentation, in docs/_build
 	$(PY) -m sphinx -W --keep-going -q docs docs/_build
 
@@ -57,6 +63,9 @@ clean:  ## remove what make made
 
 $(VENV)/.demo-installed: pyproject.toml | $(PY)
 	$(call install,$(DEMO_EXTRAS))
+
+$(VENV)/.report-installed: pyproject.toml | $(PY)
+	$(call install,$(DEMO_EXTRAS)$(comma)spark)
 
 $(VENV)/.dev-installed: pyproject.toml | $(PY)
 	$(call install,$(DEV_EXTRAS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from .session import spark_session
 
 MOST_ROWS = 5_000  # of a table in the report; the written tables have all
 FORMATS = ("parquet", "csv")
+HOURS_UNTIL = timedelta(days=14)  # a chart of hours shows no more than that well
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class Analysis:
     at: datetime
     jobs: int = 0
     lake: str = ""
+    unit: str = figures.HOUR  # of the charts and the backlog: days, once the history is long
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     report: str = ""
     written: list[str] = field(default_factory=list)
@@ -81,8 +83,10 @@ def _analyze(
     with history(spark, lake, figures.COLUMNS, queues, using, tell) as jobs:
         kept = jobs.persist(StorageLevel.MEMORY_AND_DISK)
         with watched(spark, "reading", tell):
-            found.jobs = kept.count()
-        for place, (name, table) in enumerate(_tables(kept, now).items(), 1):
+            ((found.jobs, first),) = kept.agg(F.count(F.lit(1)), F.min(F.unix_micros("created_at"))).collect()
+        if first is not None and now.timestamp() - first / 1_000_000 > HOURS_UNTIL.total_seconds():
+            found.unit = figures.DAY
+        for place, (name, table) in enumerate(_tables(kept, now, found.unit).items(), 1):
             tell(Progress("computing", place, len(TABLES), "tables"))
             if folder is not None:
                 found.written.append(_write(table, f"{folder.rstrip('/')}/{name}", format))
@@ -99,7 +103,7 @@ def _analyze(
 TABLES = ("handlers", "hours", "days", "failures", "blocked", "busiest_keys", "slowest_keys", "backlog")
 
 
-def _tables(jobs: DataFrame, now: datetime) -> dict[str, DataFrame]:
+def _tables(jobs: DataFrame, now: datetime, unit: str) -> dict[str, DataFrame]:
     return {
         "handlers": figures.by_handler(jobs),
         "hours": figures.by_time(jobs, figures.HOUR),
@@ -108,7 +112,7 @@ def _tables(jobs: DataFrame, now: datetime) -> dict[str, DataFrame]:
         "blocked": figures.blocked(jobs, F.lit(now)),
         "busiest_keys": figures.busiest_keys(jobs),
         "slowest_keys": figures.slowest_keys(jobs),
-        "backlog": figures.backlog(jobs),
+        "backlog": figures.backlog(jobs, unit),
     }
 
 

@@ -40,7 +40,7 @@ svg { width: 100%; height: auto; display: block; } svg text { fill: var(--soft);
 
 def html(analysis: Analysis) -> str:
     """The whole page."""
-    tables = analysis.tables
+    tables, unit = analysis.tables, analysis.unit
     parts = [
         f"<h1>Jobs until {analysis.at:%Y-%m-%d %H:%M} UTC</h1>",
         "<p>From the lake and the live table. Times are UTC, durations are seconds.</p>",
@@ -49,11 +49,13 @@ def html(analysis: Analysis) -> str:
     if not analysis.jobs:
         parts.append("<p>There are no jobs yet. Once some have run, their figures are here.</p>")
         return _page(parts)
+    timed = tables[f"{unit}s"]
     parts += [
-        _section("Ended per hour", _lines(tables["hours"], "completed", "failed")),
-        _section("Waiting at the end of each hour", _lines(tables["backlog"], "waiting")),
-        _section("Waited before the first attempt, 95th percentile per hour", _lines(tables["hours"], "waited_p95",
-                                                                                    largest=True)),
+        _section(f"Ended per {unit}", _lines(timed, "completed", "failed")),
+        _section(f"Waiting at the end of each {unit}", _lines(tables["backlog"], "waiting")),
+        _section(
+            f"Waited before the first attempt, 95th percentile per {unit}", _lines(timed, "waited_p95", largest=True)
+        ),
         _section("Queues and handlers", _table(tables["handlers"])),
         _section("Per day", _table(tables["days"])),
         _section("Failures by fingerprint", _table(tables["failures"], "Nothing failed for good.")),
@@ -173,7 +175,7 @@ def _svg(marks: str, times: Sequence[datetime], top: float) -> str:
     grid = "".join(
         f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{_y(top * part, top):.1f}" y2="{_y(top * part, top):.1f}"'
         f' stroke="var(--line)"/><text x="{LEFT - 6}" y="{_y(top * part, top) + 4:.1f}" text-anchor="end">'
-        f"{top * part:,.3g}</text>"
+        f"{_cell(float(top * part), '')}</text>"
         for part in (0, 0.5, 1)
     )
     ends = (

@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 
+from tests.benchmarks import raw
 from tests.benchmarks.lab import Row, interleaved, laboratory, medians, note, report, timed
 from tests.benchmarks.peers.stand import rate
 from tests.benchmarks.workers import _Bench, _send
@@ -155,7 +156,58 @@ def _beside_a_worker(bench: _Bench, session: Any) -> list[Row]:
     ]  # fmt: skip
 
 
-SUITES = {"source": source}
+# ------------------------------------------------------------------------------------------- the sink, the analysis
+
+
+def sink(bench: _Bench) -> list[Row]:
+    """Jobs from a DataFrame in a warm session, beside a bare COPY of the same rows into the job table."""
+    from django_jobqueue.pipeline import write_jobs
+
+    jobs = bench.scaled(JOBS)
+    text = "x" * 80
+
+    def write() -> float:
+        execute(LIVE, "TRUNCATE jobqueue_job")
+        frame = session.range(jobs, numPartitions=PARTITIONS).selectExpr("id AS n", f"'{text}' AS text")
+        return jobs / timed(lambda: write_jobs(frame, queue="plain", order_by="n", using=LIVE))
+
+    def copy() -> float:
+        execute(LIVE, "TRUNCATE jobqueue_job")
+        rows = raw.copy_rows(jobs)
+        with psycopg.connect(bench.dsn(LIVE), autocommit=True) as connection:
+            return jobs / timed(lambda: raw.copy(connection, rows))
+
+    with spark(jars=False) as session:
+        note(f"spark: {jobs:,} jobs into the table, jobs/s")
+        found = interleaved(bench.runs + 1, {"write_jobs": write, "COPY": copy})
+    found = {name: values[1:] for name, values in found.items()}  # the first warms up
+    middle = medians(found)
+    return [Row("S3 write_jobs, beside a bare COPY", middle["write_jobs"], middle["COPY"], 0.4, "jobs/s",
+                runs=found["write_jobs"])]  # fmt: skip
+
+
+def analysis(bench: _Bench) -> list[Row]:
+    """Time per million archived jobs must not grow with their number."""
+    from django_jobqueue.pipeline import analyze_jobs, archive_jobs
+
+    million, seconds = bench.scaled(JOBS), dict[int, float]()
+    execute(LIVE, "TRUNCATE jobqueue_job")
+    with spark(jars=False) as session, tempfile.TemporaryDirectory(prefix="jobqueue-bench-") as lake:
+        for millions in range(1, 6):
+            execute(LIVE, FINISHED, {"jobs": million})
+            archive_jobs(spark=session, lake=lake, older_than=0, using=LIVE)
+            if millions in (1, 2, 5):
+                runs = [timed(lambda: analyze_jobs(spark=session, lake=lake, using=LIVE)) for _ in range(bench.runs)]
+                seconds[millions] = min(runs) / millions
+                note(f"  {millions} x {million:,} jobs: {seconds[millions]:.3g} s per {million:,}")
+    return [
+        Row(f"S4 analyze {millions} x {million:,} jobs, time per {million:,}", seconds[millions], seconds[1], 1.0, "s",
+            at_least=False)
+        for millions in (2, 5)
+    ]  # fmt: skip
+
+
+SUITES = {"source": source, "sink": sink, "analysis": analysis}
 
 
 def main() -> int:
