@@ -7,6 +7,7 @@ looks as good as any other.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ def _names() -> dict[str, str]:
 def _walk(node: dict[str, Any], sql: str, plans: Plans, names: dict[str, str]) -> None:
     if "Index Name" in node:
         plans.indexes.add(names.get(node["Index Name"], node["Index Name"]))
-    if node["Node Type"] == "Seq Scan" and node["Relation Name"].startswith("jobqueue_job"):
+    if node["Node Type"] == "Seq Scan" and re.fullmatch("jobqueue_job(_.*)?", node["Relation Name"]):
         plans.sequential.append(sql)
     if names.get(node.get("Index Name", "")) == "jobqueue_job_pkey" and "Index Cond" not in node:
         plans.whole.append(sql)
