@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -45,9 +46,9 @@ def copy(connection: psycopg.Connection, rows: list[tuple[object, ...]]) -> None
             copying.write_row(row)
 
 
-def drain(dsn: str, batch: int) -> int:
-    """The very statements of the verbs, so that what is measured is what the verbs add to them."""
-    fetch, complete, id, attempt = _statements()
+def drain(dsn: str, batch: int, *, whole: bool = True) -> int:
+    """The very statements of the verbs, or of a worker, so that what is measured is what those add to them."""
+    fetch, complete, id, attempt = _statements(whole)
     done = 0
     with _connect(dsn) as connection:
         while rows := connection.execute(fetch, (batch, "raw", None, None)).fetchall():
@@ -64,7 +65,7 @@ def drain(dsn: str, batch: int) -> int:
 
 def effects(dsn: str, batch: int) -> int:
     """One job after another, each fetched, done and completed in one transaction; its work is one INSERT."""
-    fetch, complete, id, attempt = _statements()
+    fetch, complete, id, attempt = _statements(whole=False)
     done = 0
     with _connect(dsn) as connection:
         while True:
@@ -77,17 +78,22 @@ def effects(dsn: str, batch: int) -> int:
             done += 1
 
 
-WORKS: dict[str, Callable[[str, int], int]] = {"raw": drain, "effects": effects}
+WORKS: dict[str, Callable[[str, int], int]] = {
+    "raw": drain,
+    "raw worker": partial(drain, whole=False),
+    "effects": effects,
+}
 
 
-def _statements() -> tuple[str, str, int, int]:
+def _statements(whole: bool) -> tuple[str, str, int, int]:
     """The fetch, the completion, and where in a fetched row the claim is."""
     from django_jobqueue.partitions import DEFAULT
     from django_jobqueue.services import statements
 
-    fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM, statements.NEEDED)
+    columns = statements.CLAIMED if whole else statements.NEEDED
+    fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM, columns)
     fetch = fetch.format(candidates=f"picked AS MATERIALIZED ({PICK})")
-    id, attempt = (statements.NEEDED.index(name) + 3 for name in ("id", "attempt"))
+    id, attempt = (columns.index(name) + 3 for name in ("id", "attempt"))
     return fetch, statements.at(DEFAULT, statements.COMPLETE), id, attempt
 
 

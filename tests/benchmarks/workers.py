@@ -135,7 +135,7 @@ def _draining(bench: _Bench) -> list[Row]:
     def by_psycopg(processes: int) -> float:
         _fill(BASE, "plain", range(free))
         dsn = bench.dsn(BASE)
-        return free / speed.in_processes("raw", "plain", BATCH, free, dsn, bench.server.dsn, processes)
+        return free / speed.in_processes("raw worker", "plain", BATCH, free, dsn, bench.server.dsn, processes)
 
     def by_runjobs(processes: int) -> float:
         _fill(BASE, "plain", range(free))
