@@ -97,7 +97,7 @@ def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, 
         if found[0].state not in leads_to(JobState.ACTIVE):
             allowed = leads_to(JobState.ACTIVE)
             raise InvalidTransition(job_id=id, state=found[0].state, wanted="rescheduled", allowed=allowed)
-        execute(using, statements.RESCHEDULE, [moment, moment, id, found[0].queue_id])
+        execute(using, statements.RESCHEDULE, {"moment": moment, "id": id, "queue": found[0].queue_id})
         locked.release(lanes_of(found))
         wake(using, [found[0].queue_id])
 

@@ -439,10 +439,12 @@ JOIN jobqueue_job o ON o.queue_id = j.queue_id AND o.policy = '{QueuePolicy.STAT
     AND o.singleton_key = j.singleton_key AND o.state IN {listed(RETRYING)}
 """
 
+# Since when it could have been started counts for statistics and for the order audit.
 RESCHEDULE = f"""
-UPDATE jobqueue_job SET start_after = %s,
-    hold = CASE WHEN %s::timestamptz > {NOW} THEN '{Hold.UNTIL}' END
-WHERE id = %s AND queue_id = %s
+UPDATE jobqueue_job SET start_after = %(moment)s,
+    first_start_after = CASE WHEN state = '{JobState.CREATED}' THEN %(moment)s ELSE first_start_after END,
+    hold = CASE WHEN %(moment)s::timestamptz > {NOW} THEN '{Hold.UNTIL}' END
+WHERE id = %(id)s AND queue_id = %(queue)s
 """
 
 # ---------------------------------------------------------------------------------------------- maintenance

@@ -107,6 +107,21 @@ def test_rescheduling_a_head_lets_others_pass(fifo_queue):  # B18
     assert fetched(fifo_queue) == [second]
 
 
+def test_a_rescheduled_job_counts_as_due_from_then_on_until_its_first_attempt(fifo_queue):
+    """Else the order audit would say that those who passed it meanwhile had overtaken it."""
+    job = sent(fifo_queue, singleton_key="a")
+    services.reschedule(job, timezone.now() + AN_HOUR)
+    due = reread(job)
+    assert due.first_start_after == due.start_after
+
+    services.reschedule(job, timezone.now() - AN_HOUR)
+    (claim,) = services.fetch(fifo_queue.name)
+    services.fail(claim, "it failed")
+    services.reschedule(job, timezone.now() + AN_HOUR)
+
+    assert reread(job).first_start_after != reread(job).start_after
+
+
 def test_rescheduling_a_delayed_job_to_now_lets_it_go(fifo_queue):
     job = sent(fifo_queue, singleton_key="a", delay=3600)
 
