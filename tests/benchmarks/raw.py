@@ -53,7 +53,7 @@ def drain(dsn: str, batch: int, *, whole: bool = True) -> int:
     with _connect(dsn) as connection:
         while rows := connection.execute(fetch, (batch, "raw", None, None)).fetchall():
             claims = (
-                [row[2] for row in rows],
+                _array([row[2] for row in rows]),
                 [row[id] for row in rows],
                 [row[attempt] for row in rows],
                 [None] * len(rows),
@@ -74,7 +74,7 @@ def effects(dsn: str, batch: int) -> int:
                 if row is None:
                     return done
                 connection.execute("INSERT INTO bench_effect (n) VALUES (%s)", [done])
-                connection.execute(complete, ([row[2]], [row[id]], [row[attempt]], [None]))
+                connection.execute(complete, (_array([row[2]]), [row[id]], [row[attempt]], [None]))
             done += 1
 
 
@@ -95,6 +95,11 @@ def _statements(whole: bool) -> tuple[str, str, int, int]:
     fetch = fetch.format(candidates=f"picked AS MATERIALIZED ({PICK})")
     id, attempt = (columns.index(name) + 3 for name in ("id", "attempt"))
     return fetch, statements.at(DEFAULT, statements.COMPLETE), id, attempt
+
+
+def _array(places: list[str]) -> str:
+    """Of places of rows, a type that psycopg does not know."""
+    return "{" + ",".join(f'"{place}"' for place in places) + "}"
 
 
 def _connect(dsn: str) -> psycopg.Connection:
