@@ -235,7 +235,9 @@ def _fetch_free(claimer: Claimer, known: _Known, limit: int) -> list[Job]:
 
 def _claim_free(claimer: Claimer, known: _Known, limit: int, beyond: Place | None = None) -> list[Job]:
     queue, leaf = claimer.queue, claimer.leaf
-    picked, params = _picking(claimer.using, queue, known, limit, beyond)
+    picked, params = _picking(claimer.using, queue, known, limit, beyond is not None)
+    if beyond is not None:
+        params = [_stands_for(param, beyond) for param in params]
     claim = statements.at(leaf, statements.PICK_AND_CLAIM, claimer.columns).format(candidates=picked)
     given: list[Statement] = [(statements.at(leaf, statements.LOOK_BESIDE), [queue])]
     if beyond is None:
@@ -260,8 +262,17 @@ def _claim_free(claimer: Claimer, known: _Known, limit: int, beyond: Place | Non
     return jobs
 
 
+_ANY_PRIORITY, _ANY_POSITION = 2**31 - 9, 2**63 - 9  # stand for a bookmark's place in a statement that is kept
+
+
+def _stands_for(param: Any, place: Place) -> Any:
+    if param == _ANY_PRIORITY:
+        return place[0]
+    return place[1] if param == _ANY_POSITION else param
+
+
 @lru_cache(maxsize=512)
-def _picking(using: str, queue: str, known: _Known, limit: int, beyond: Place | None) -> tuple[str, tuple[Any, ...]]:
+def _picking(using: str, queue: str, known: _Known, limit: int, is_beyond: bool) -> tuple[str, Sequence[Any]]:
     """The ORM's statement that picks and locks candidates; cached, because to compose it costs as much as to run it."""
     kind = Queue.objects.using(using).filter(name=queue, policy=known.policy, partition=known.partition, paused_at=None)
 
@@ -269,12 +280,11 @@ def _picking(using: str, queue: str, known: _Known, limit: int, beyond: Place | 
         picked = _picked(using, queue, look).filter(Exists(kind)).values_list("tid")[:limit]
         return _statement(using, known.leaf, picked)
 
-    if beyond is None:
+    if not is_beyond:
         statement, params = pick(Look())
         return f"picked(tid) AS MATERIALIZED ({statement})", params
-    priority, position = beyond
-    above, params = pick(Look(above=priority))
-    within, more = pick(Look(within=priority, after=position))
+    above, params = pick(Look(above=_ANY_PRIORITY))
+    within, more = pick(Look(within=_ANY_PRIORITY, after=_ANY_POSITION))
     within = within.replace(f"LIMIT {limit} ", f"LIMIT ({limit} - (SELECT count(*) FROM above)) ")
     return (
         f"above(tid) AS MATERIALIZED ({above}), within(tid) AS MATERIALIZED ({within}), "
