@@ -179,7 +179,9 @@ def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[
     if claimer.tags:
         return in_transaction(claimer.using, partial(_fetch_tagged, claimer, limit))
     _known[claimer.using, claimer.queue] = found
-    return _fetch_free(claimer, found, limit)
+    with suppress(_KnownNoMore):  # deleted since that look: the next fetch says so
+        return _fetch_free(claimer, found, limit)
+    return []
 
 
 class _Known(NamedTuple):

@@ -141,6 +141,19 @@ def test_a_queue_that_is_gone_is_missed_at_the_next_fetch(queue):
         services.fetch(queue.name)
 
 
+def test_a_queue_deleted_in_the_middle_of_its_first_fetch_gives_nothing_and_is_missed_by_the_next(queue):
+    def delete(execute: Any, *args: Any) -> Any:
+        result = execute(*args)
+        connection.connection.execute("DELETE FROM jobqueue_queue WHERE name = %s", [queue.name])
+        return result
+
+    with connection.execute_wrapper(delete):
+        assert services.fetch(queue.name) == []
+
+    with pytest.raises(QueueNotFound):
+        services.fetch(queue.name)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     (
