@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_jobqueue import services, testing
 from django_jobqueue.models import Queue
@@ -14,6 +15,23 @@ from django_jobqueue.policies import QueuePolicy
 from .factories import QueueFactory
 
 Race = Callable[..., list[Any]]
+
+FORGET = """
+TRUNCATE jobqueue_job CASCADE;
+DELETE FROM pg_statistic WHERE starelid = 'jobqueue_job'::regclass
+    OR starelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'jobqueue_job'::regclass);
+SELECT pg_stat_reset(), pg_stat_clear_snapshot()
+"""
+
+
+@pytest.fixture
+def untouched_table(db: None) -> None:
+    """The job table as a new one: without the dead rows and statistics that earlier tests have left of it.
+
+    The lock of a TRUNCATE also keeps autovacuum from it until the test ends.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(FORGET)
 
 
 @pytest.fixture

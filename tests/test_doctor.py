@@ -49,7 +49,7 @@ def _same_handlers() -> Iterator[None]:
 
 
 @pytest.mark.django_db
-def test_a_healthy_queue_has_nothing_to_complain_about():
+def test_a_healthy_queue_has_nothing_to_complain_about(untouched_table):
     assert {finding.level for finding in examine()} <= {Level.NOTICE}
 
 
@@ -549,7 +549,7 @@ def filled_table() -> Iterator[None]:
 
 
 @pytest.mark.django_db
-def test_every_look_reads_along_an_index():
+def test_every_look_reads_along_an_index(untouched_table):
     with filled_table(), explained() as plans:
         found = {finding.code for finding in examine()}
 

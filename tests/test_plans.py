@@ -25,7 +25,7 @@ from django_jobqueue.prometheus import metrics_text
 from django_jobqueue.services.recover import release_due
 from django_jobqueue.statistics import RANGES, SUMMARIZE, fill_minutes
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("untouched_table")]
 
 ROWS = 4_000
 

@@ -16,7 +16,7 @@ from django_jobqueue.statistics import RANGES, SUMMARIZE
 from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, job_url
 from tests.test_plans import _analyze, _fill, explained
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("untouched_table")]
 
 ROWS = 10_000
 MOST_STATEMENTS = 90

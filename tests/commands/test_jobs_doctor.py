@@ -17,7 +17,7 @@ def execute(sql: str) -> None:
 
 
 @pytest.mark.django_db
-def test_notices_alone_are_no_reason_to_wake_anybody():
+def test_notices_alone_are_no_reason_to_wake_anybody(untouched_table):
     said = jobs("doctor", "--json")
 
     assert said.code == 0
@@ -40,7 +40,7 @@ def test_what_is_found_is_told_with_its_fix_and_an_exit_code(fifo_queue):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_with_fix_a_missing_index_is_built_and_told():  # R062 R063 B21
+def test_with_fix_a_missing_index_is_built_and_told(untouched_table):  # R062 R063 B21
     execute("DROP INDEX jobqueue_job_group")
     assert jobs("doctor").code == 1
 
@@ -53,7 +53,7 @@ def test_with_fix_a_missing_index_is_built_and_told():  # R062 R063 B21
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_cannot_be_mended_says_why(fifo_queue):
+def test_what_cannot_be_mended_says_why(untouched_table, fifo_queue):
     execute("DROP INDEX jobqueue_job_one_blocker_per_key")
     for _ in range(2):
         JobFactory(queue=fifo_queue, state=JobState.FAILED, singleton_key="a")

@@ -198,6 +198,7 @@ def test_a_handler_that_this_code_does_not_have_is_named_to_those_who_know_their
     assert services.why(unnamed, find_handler=lambda queue, name: object()).startswith("Nothing holds it")
 
 
+@pytest.mark.usefixtures("untouched_table")
 @pytest.mark.parametrize(
     ("name", "index"),
     (
@@ -207,7 +208,7 @@ def test_a_handler_that_this_code_does_not_have_is_named_to_those_who_know_their
         ("stately_queue", "jobqueue_job_stately_one_running"),
     ),
 )
-def test_why_reads_along_indexes_whatever_the_statistics(request, worker, name, index):
+def test_why_reads_along_indexes_without_statistics(request, worker, name, index):
     queue: Queue = request.getfixturevalue(name)
     job = sent(queue, singleton_key="a")
 
@@ -218,6 +219,7 @@ def test_why_reads_along_indexes_whatever_the_statistics(request, worker, name, 
     assert plans.sequential == []
 
 
+@pytest.mark.usefixtures("untouched_table")
 @pytest.mark.parametrize("state", sorted(RUNNING | RETRYING | DEAD))
 def test_a_job_is_told_what_readers_by_group_take_first(queue, worker, state):  # R067
     other = JobFactory(queue=queue, group_key="A", state=state)

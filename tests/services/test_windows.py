@@ -83,7 +83,7 @@ def test_a_rare_job_is_looked_for_only_so_far_and_then_further(queue, few):
     assert (seqs(found), found.more) == ([1], False)
 
 
-def test_what_an_index_knows_is_asked_for_directly(queue):
+def test_what_an_index_knows_is_asked_for_directly(untouched_table, queue):
     numbered(queue, *range(1, 200), state="created")
     failed = JobFactory(queue=queue, state="failed")
     numbered(queue, *range(1_000, 1_200), state="created")
