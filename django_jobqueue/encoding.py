@@ -13,7 +13,7 @@ import math
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -38,8 +38,22 @@ _QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:-]{0,99}")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _MAX_BITS = int(MAX_DIGITS * math.log2(10))
 
-# Circles are found by the walk, so the encoder need not look for them.
-_dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
+
+def _dumper() -> Callable[[Any], str]:
+    """Compact JSON, of plain types. Circles are found by the walk, so the encoder need not look for them.
+
+    ``JSONEncoder.encode`` makes its C encoder anew for every call, which takes longer than a small job's data; so where
+    there is one, it is made once.
+    """
+    encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    chunks = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda data: "".join(chunks(data, 0))
+
+
+_dump = _dumper()
 
 
 def encode(

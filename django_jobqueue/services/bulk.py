@@ -91,10 +91,8 @@ def _store_many(queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, us
     return [*ids], ids
 
 
-_STORED = (
-    "id", "queue_id", "policy", "name", "priority", "singleton_key", "group_key", "tags", "data", "hold",
-    *JOB_OPTIONS,
-)  # fmt: skip
+_ALWAYS = ("id", "queue_id", "policy", "singleton_key", "data", *JOB_OPTIONS)
+_IF_GIVEN = ("name", "priority", "group_key", "tags", "carried")
 _TIMED = ("start_after", "first_start_after", "throttle_slot")
 _NUMBERED = ("seq", "position")
 _SOURCE = ("source_id", "source_queue", "source_key")
@@ -128,13 +126,20 @@ def _refuse_repeated(queue: str, jobs: list[Checked], using: str) -> None:
 
 
 def _columns_and_rows(queue: Queue, jobs: list[Checked], using: str, *, births: bool) -> _Stored:
-    """What to store for these jobs. Times are counted from the database's clock, which is asked only if needed."""
+    """What to store for these jobs, without columns that all leave to their defaults.
+
+    Times are counted from the database's clock, which is asked only if needed.
+    """
     timed = any(job.delay or job.start_after or job.throttle_seconds for job in jobs)
     now = rows(using, "SELECT clock_timestamp()")[0][0] if timed else None
-    holds = _births(queue, jobs, now) if births else (_until(job, now) for job in jobs)
-    columns, stored = _STORED, _rows(queue, jobs, holds)
-    if jobs and jobs[0].carried:
-        columns, stored = (*columns, "carried"), _wider(stored, ((job.carried,) for job in jobs))
+    columns, stored = _ALWAYS, _rows(queue, jobs)
+    for name in _IF_GIVEN:
+        values = [getattr(job, name) for job in jobs]
+        if any(values):
+            columns, stored = (*columns, name), _wider(stored, zip(values, strict=True))
+    holds = list(_births(queue, jobs, now) if births else (_until(job, now) for job in jobs))
+    if any(holds):
+        columns, stored = (*columns, "hold"), _wider(stored, zip(holds, strict=True))
     if now is not None:
         columns, stored = columns + _TIMED, _wider(stored, (_times(job, now) for job in jobs))
     if any(job.source for job in jobs):
@@ -146,15 +151,14 @@ def _wider(stored: Iterable[tuple[Any, ...]], more: Iterable[tuple[Any, ...]]) -
     return (row + tuple(further) for row, further in zip(stored, more, strict=True))
 
 
-def _rows(queue: Queue, jobs: list[Checked], holds: Iterable[str | None]) -> Iterator[tuple[Any, ...]]:
+def _rows(queue: Queue, jobs: list[Checked]) -> Iterator[tuple[Any, ...]]:
     inherited = tuple(getattr(queue, name) for name in JOB_OPTIONS)
     name, policy = queue.name, queue.policy
-    for job, hold in zip(jobs, holds, strict=True):
+    for job in jobs:
         options = inherited
         if job.options:
             options = tuple(job.options.get(key, value) for key, value in zip(JOB_OPTIONS, inherited, strict=True))
-        yield (job.id, name, policy, job.name, job.priority, job.singleton_key, job.group_key, job.tags,
-               job.data, hold, *options)  # fmt: skip
+        yield (job.id, name, policy, job.singleton_key, job.data, *options)
 
 
 def _due_at(job: Checked, now: datetime) -> datetime | None:

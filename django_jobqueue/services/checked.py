@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,12 @@ _PLAIN = frozenset(
     {"data", "name", "id", "singleton_key", "group_key", "priority", "delay", "start_after", "tags",
      "throttle_seconds"}
 )  # fmt: skip
+
+
+# Shared by all that give none: a list and a dict for each of many jobs would have the garbage collector look at
+# everything there is, which takes as long as the checks.
+_NO_TAGS: list[str] = []
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -34,9 +41,9 @@ class Checked:
     priority: int = 0
     delay: float | None = None
     start_after: datetime | None = None
-    tags: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=lambda: _NO_TAGS)
     throttle_seconds: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=lambda: _NO_OPTIONS)
     carried: str | None = None
     source: tuple[UUID, str, str] | None = None  # the job it is made from, its queue and its key
 
@@ -101,7 +108,7 @@ def _check_item(item: Mapping[str, Any]) -> Checked:
     if not isinstance(item, Mapping):
         raise InvalidOption("item", f"expected a dict, got {type(item).__name__}")
     get = item.get
-    options = {name: value for name, value in item.items() if name not in _PLAIN}
+    options = _NO_OPTIONS if item.keys() <= _PLAIN else {name: item[name] for name in item if name not in _PLAIN}
     return check_values(
         get("data"),
         get("name"),

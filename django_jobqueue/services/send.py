@@ -20,18 +20,21 @@ from ..states import OCCUPIED, JobState
 from . import announce, statements
 from .checked import Checked, check_values
 from .queues import check_exists, named
-from .transactions import claimed_rows, database, teach, wake
+from .transactions import database, rows, teach, wake
 
 OnDuplicate = Literal["return", "ignore"] | None
 
-# What send() learns from the database; the rest of the job it knows, or it has its default, or it loads when asked for.
-_RETURNED = ("queue_id", "policy", "seq", "position", "created_at", "start_after", "hold")
+# What send() asks the database for; the rest of the job it knows, or it has its default, or it loads when asked for.
+_LEARNED = ("seq", "created_at")
+_LEARNED_OF_LATER = (*_LEARNED, "start_after", "hold")
 _FRESH: dict[str, Any] = {
     "state": JobState.CREATED.value,
     "attempt": 0,
     "retry_count": 0,
     "crashes": 0,
     "assignee": "",
+    "hold": None,
+    "first_start_after": None,
     "started_at": None,
     "assigned_at": None,
     "expire_at": None,
@@ -154,11 +157,11 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
             params.append(job.id)
     statement = _send_sql(given, overridden, bool(job.singleton_key), job.given_id, careful)
     try:
-        found = claimed_rows(using, statement, params)
+        found = rows(using, statement, params)
     except ProgrammingError as error:
         teach(error, using)
         raise
-    return _as_job(job, found[0], using) if found else None
+    return _as_job(queue, job, found[0], using) if found else None
 
 
 def _given(job: Checked) -> tuple[tuple[str, ...], list[Any]]:
@@ -201,25 +204,32 @@ def _send_sql(given: tuple[str, ...], overridden: tuple[str, ...], keyed: bool, 
         values=", ".join([*values, *(f"q.{name}" for name in inherited)]),
         condition=" AND ".join(conditions),
         on_conflict="ON CONFLICT DO NOTHING" if careful else "",
-        returning=", ".join(_RETURNED),
+        returning=", ".join(_LEARNED_OF_LATER if "start_after" in given else _LEARNED),
     )
 
 
-def _as_job(job: Checked, row: tuple[Any, ...], using: str) -> Job:
-    made = Job.from_row(using, _RETURNED, row)
-    made.__dict__.update(
-        _FRESH,
+def _as_job(queue: str, job: Checked, row: tuple[Any, ...], using: str) -> Job:
+    later = len(row) > len(_LEARNED)
+    made = Job.from_row(using, _LEARNED_OF_LATER if later else _LEARNED, row)
+    values = made.__dict__
+    values.update(_FRESH | values)
+    values.update(
         id=job.id,
+        queue_id=queue,
+        position=made.seq,
         data=job.plain_data,
         name=job.name,
         singleton_key=job.singleton_key,
         group_key=job.group_key,
         priority=job.priority,
-        tags=job.tags,
-        first_start_after=made.start_after if job.delay or job.start_after else None,
+        tags=[*job.tags],
         attempts=[],
         **job.options,
     )
+    if later:
+        made.first_start_after = made.start_after
+    else:
+        made.start_after = made.created_at
     if job.carried:
         made.carried = decode(job.carried)
     return made

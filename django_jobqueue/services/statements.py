@@ -74,8 +74,8 @@ SELECT q.name, q.policy, {values} FROM jobqueue_queue q WHERE q.name = %s AND {c
 RETURNING {returning}
 """
 # Jobs that no constraint can refuse go in without ON CONFLICT, which would look into every unique index first.
-NEVER_REFUSED = f"q.policy IN ('{QueuePolicy.STANDARD}', '{QueuePolicy.SINGLETON}')"
-NEVER_REFUSED_WITH_KEY = f"q.policy IN ('{ORDERED}', '{QueuePolicy.SINGLETON}')"
+NEVER_REFUSED = f"q.policy = '{QueuePolicy.STANDARD}'"
+NEVER_REFUSED_WITH_KEY = f"q.policy = '{ORDERED}'"
 HAS_ITS_KEY = f"(q.policy <> '{ORDERED}' OR %s)"
 UNLESS_ID_EXISTS = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = %s)"
 START_AFTER = f"COALESCE(%s::timestamptz, {NOW} + %s * interval '1 second')"
