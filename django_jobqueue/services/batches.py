@@ -173,13 +173,14 @@ def _pass_on(
     if claimer and fit:
         params = {"queue": queue, "keys": sorted(fit), "tags": claimer.tags, "worker": claimer.worker,
                   "incarnation": claimer.incarnation}  # fmt: skip
-        claimed = claimed_rows(using, statements.at(leaf, statements.HAND_OVER, claimer.columns), params)
+        statement = statements.at(leaf, statements.HAND_OVER, claimer.columns)
+        claimed = claimed_rows(using, statement, params, by_name=True)
     others = set(ended)
     if claimer and claimed:
         place = claimer.columns.index("singleton_key") + 3
         others -= {row[place] for row in claimed}
     if others:
-        release(using, {Lane(queue, policy, key) for key in others}, wait=False)
+        release(using, {Lane(queue, policy, key) for key in others}, wait=False, leaves={queue: leaf})
     return claimed
 
 

@@ -74,7 +74,7 @@ def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using
         _refuse_repeated(queue, jobs, using)
     work = partial(_store_many, stored, jobs, on_duplicate, using)
     with loading(queue, jobs):
-        found, fresh = work() if joins(connections[using]) else again_after_conflict(work)
+        found, fresh = work() if joins(connections[using]) else again_after_conflict(using, work)
     wake(using, [queue])
     announce.sent(using, queue, fresh)
     return found

@@ -15,6 +15,7 @@ from uuid import UUID
 from django.db import ProgrammingError, connections, transaction
 from django.db.models import Exists, Q
 from psycopg import errors
+from psycopg.sql import Literal
 
 from ..encoding import check_tags, check_text, decode
 from ..exceptions import UnsafeIsolation
@@ -109,8 +110,8 @@ class Claimer(NamedTuple):
     def assignment(self) -> list[Any]:
         return [self.worker, self.incarnation, self.lease]
 
-    def rows(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
-        return claimed_rows(self.using, statements.at(self.leaf, statement, self.columns), params)
+    def rows(self, statement: str, params: Any, *, by_name: bool = False) -> list[tuple[Any, ...]]:
+        return claimed_rows(self.using, statements.at(self.leaf, statement, self.columns), params, by_name=by_name)
 
     def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
         return as_jobs(self.using, self.leaf, self.queue, self.policy, self.columns, claimed)
@@ -212,7 +213,7 @@ def _look_at_queue(claimer: Claimer) -> _Known | None:
 
 def _release_due(claimer: Claimer) -> None:
     """Lift the holds of jobs whose time has come, and give back jobs whose lease ran out."""
-    due, leases = claimer.rows(statements.LOOK_AT_TIMES, [claimer.queue, claimer.queue])[0]
+    due, leases = claimer.rows(statements.LOOK_AT_TIMES, [claimer.queue, claimer.queue], by_name=True)[0]
     if due:
         claimer.execute(statements.RELEASE_DUE, [claimer.queue, RELEASED_AT_ONCE])
     if leases:
@@ -237,9 +238,8 @@ def _fetch_free(claimer: Claimer, known: _Known, limit: int) -> list[Job]:
 
 def _claim_free(claimer: Claimer, known: _Known, limit: int, beyond: Place | None = None) -> list[Job]:
     queue, leaf = claimer.queue, claimer.leaf
-    picked, params = _picking(claimer.using, queue, known, limit, beyond is not None)
-    if beyond is not None:
-        params = [_stands_for(param, beyond) for param in params]
+    picked, params = _picking(claimer.using, queue, known, beyond is not None)
+    params = [_stands_for(param, beyond, limit) for param in params]
     claim = statements.at(leaf, statements.PICK_AND_CLAIM, claimer.columns).format(candidates=picked)
     given: list[Statement] = [(statements.at(leaf, statements.LOOK_BESIDE), [queue])]
     if beyond is None:
@@ -264,35 +264,50 @@ def _claim_free(claimer: Claimer, known: _Known, limit: int, beyond: Place | Non
     return jobs
 
 
-_ANY_PRIORITY, _ANY_POSITION = 2**31 - 9, 2**63 - 9  # stand for a bookmark's place in a statement that is kept
+_ANY_PRIORITY, _ANY_POSITION, _ANY_LIMIT = (
+    2**31 - 9,
+    2**63 - 9,
+    2**31 - 8,
+)  # stand for values in a statement that is kept
 
 
-def _stands_for(param: Any, place: Place) -> Any:
+def _stands_for(param: Any, place: Place | None, limit: int) -> Any:
+    if param == _ANY_LIMIT:
+        return limit
+    if place is None:
+        return param
     if param == _ANY_PRIORITY:
         return place[0]
     return place[1] if param == _ANY_POSITION else param
 
 
 @lru_cache(maxsize=512)
-def _picking(using: str, queue: str, known: _Known, limit: int, is_beyond: bool) -> tuple[str, Sequence[Any]]:
+def _picking(using: str, queue: str, known: _Known, is_beyond: bool) -> tuple[str, Sequence[Any]]:
     """The ORM's statement that picks and locks candidates; cached, because to compose it costs as much as to run it."""
     kind = Queue.objects.using(using).filter(name=queue, policy=known.policy, partition=known.partition, paused_at=None)
 
-    def pick(look: Look) -> tuple[str, tuple[Any, ...]]:
-        picked = _picked(using, queue, look).filter(Exists(kind)).values_list("tid")[:limit]
-        return _statement(using, known.leaf, picked)
+    def pick(look: Look, most: str = "%s") -> tuple[str, tuple[Any, ...]]:
+        picked = _picked(using, queue, look).filter(Exists(kind)).values_list("tid")[:_ANY_LIMIT]
+        statement, params = _spelled(*_statement(using, known.leaf, picked))
+        return statement.replace(f"LIMIT {_ANY_LIMIT} ", f"LIMIT {most} "), (*params, _ANY_LIMIT)
 
     if not is_beyond:
         statement, params = pick(Look())
         return f"picked(tid) AS MATERIALIZED ({statement})", params
     above, params = pick(Look(above=_ANY_PRIORITY))
-    within, more = pick(Look(within=_ANY_PRIORITY, after=_ANY_POSITION))
-    within = within.replace(f"LIMIT {limit} ", f"LIMIT ({limit} - (SELECT count(*) FROM above)) ")
+    within, more = pick(Look(within=_ANY_PRIORITY, after=_ANY_POSITION), "(%s - (SELECT count(*) FROM above))")
     return (
         f"above(tid) AS MATERIALIZED ({above}), within(tid) AS MATERIALIZED ({within}), "
         "picked AS MATERIALIZED (TABLE above UNION ALL TABLE within)",
         params + more,
     )
+
+
+def _spelled(statement: str, params: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """The same with its constants spelled out: planned for any states, it could not use an index of some states."""
+    stand_ins = (_ANY_PRIORITY, _ANY_POSITION)
+    places = ["%s" if param in stand_ins else Literal(param).as_string().replace("%", "%%") for param in params]
+    return statement % tuple(places), tuple(param for param in params if param in stand_ins)
 
 
 def _fetch_tagged(claimer: Claimer, limit: int) -> list[Job]:
@@ -386,7 +401,8 @@ def _beyond(look: Look) -> tuple[int, int]:
 def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> list[Job]:
     if not tids:
         return []
-    return _in_order(claimer, claimer.rows(statements.CLAIM, [*claimer.assignment, xmin, list(tids)]))
+    params = [*claimer.assignment, xmin, list(tids)]
+    return _in_order(claimer, claimer.rows(statements.CLAIM, params, by_name=True))
 
 
 def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
@@ -438,15 +454,16 @@ def _claim_heads(claimer: Claimer, limit: int) -> _Judge:
     """Look along the order, some candidates at a time, until enough heads are claimed."""
     judge = _Judge(claimer)
     for look in _looks(claimer):
-        rounds = ROUNDS
+        rounds, spare = ROUNDS, 0.25  # most that can be fetched are heads; where not, many may lie in front of one
         while rounds:
             wanted, refused = limit - len(judge.claimed), len(judge.refused)
-            most = min(3 * wanted + 10, 1_000)
+            most = min(int((1 + spare) * wanted) + 10, 1_000)
             candidates = _candidates(claimer, look, most, judge.refused)
             judge.claim(candidates, wanted)
             judge.saw_all = len(candidates) < most and not judge.is_tired()
             if len(judge.claimed) >= limit or len(candidates) < most or judge.is_tired():
                 break
+            spare = 2
             rounds -= len(judge.refused) == refused  # keys in somebody's hands must not keep others from being seen
             look = Look(below=candidates[-1].priority, after=candidates[-1].position)
         if len(judge.claimed) >= limit or judge.is_tired():
@@ -512,7 +529,8 @@ class _Judge:
 
     def _look(self, mine: list[Candidate]) -> dict[str, tuple[bool, int | None, bool]]:
         keys = sorted({candidate.key for candidate in mine})
-        found = self.claimer.rows(statements.LOOK_AT_LANES, {"queue": self.claimer.queue, "keys": keys})
+        params = {"queue": self.claimer.queue, "keys": keys}
+        found = self.claimer.rows(statements.LOOK_AT_LANES, params, by_name=True)
         return {key: (blocked, head, overdue) for key, blocked, head, overdue in found}
 
     def _one_running(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:

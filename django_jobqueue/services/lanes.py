@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from . import statements
-from .transactions import T, after_commit, execute, is_strict, rows, unless_locked, wake
+from .transactions import T, after_commit, claimed_rows, execute, is_strict, rows, unless_locked, wake
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -78,19 +78,21 @@ def try_keys(using: str, queue: str, keys: Collection[str]) -> tuple[set[str], i
     return {key for key, ours, _ in answers if ours}, min((xmin for *_, xmin in answers), default=0)
 
 
-def release(using: str, lanes: Collection[Lane], *, wait: bool = True) -> None:
+def release(using: str, lanes: Collection[Lane], *, wait: bool = True, leaves: Mapping[str, str] | None = None) -> None:
     """Let the next job of each lane go, where nothing blocks it; the keys must be locked already.
 
     Without ``wait`` a job that somebody else has locked is let go right after commit, so as not to stall a batch.
     """
     grouped = _by_queue(lanes)
-    leaves = leaves_of(using, [queue for queue, _ in grouped])
+    if leaves is None:
+        leaves = leaves_of(using, [queue for queue, _ in grouped])
     later: set[Lane] = set()
     for (queue, policy), keys in grouped.items():
         statement = statements.RELEASE_LANES if policy == ORDERED else statements.RELEASE_RUNNING
         statement = statements.at(leaves[queue], statement).format(skip_locked="" if wait else "SKIP LOCKED")
         params = {"queue": queue, "policy": policy, "keys": sorted(keys)}
-        later.update(Lane(queue, policy, key) for (key,) in rows(using, statement, params))
+        locked = claimed_rows(using, statement, params, by_name=policy == ORDERED)
+        later.update(Lane(queue, policy, key) for (key,) in locked)
     if later:
         _release_later(using, later)
     wake(using, {lane.queue for lane in lanes})

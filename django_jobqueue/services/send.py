@@ -20,7 +20,7 @@ from ..states import OCCUPIED, JobState
 from . import announce, statements
 from .checked import Checked, check_values
 from .queues import check_exists, named
-from .transactions import database, rows, teach, wake
+from .transactions import database, row_at_once, teach, wake
 
 OnDuplicate = Literal["return", "ignore"] | None
 
@@ -157,11 +157,11 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
             params.append(job.id)
     statement = _send_sql(given, overridden, bool(job.singleton_key), job.given_id, careful)
     try:
-        found = rows(using, statement, params)
+        found = row_at_once(using, statement, params)
     except ProgrammingError as error:
         teach(error, using)
         raise
-    return _as_job(queue, job, found[0], using) if found else None
+    return _as_job(queue, job, found, using) if found else None
 
 
 def _given(job: Checked) -> tuple[tuple[str, ...], list[Any]]:

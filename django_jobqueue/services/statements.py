@@ -39,11 +39,13 @@ def at(leaf: str, statement: str, claimed: tuple[str, ...] = CLAIMED) -> str:
 
 # For the same reason hot statements run with these: they leave the planner the index that has the order asked for.
 PLAN = ("enable_sort", "enable_seqscan", "enable_hashjoin", "enable_mergejoin")
-BEGIN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; " + "; ".join(f"SET LOCAL {name} = off" for name in PLAN)
+# In transactions of our own; and a statement that has a name is planned once, not for the values of each call.
+OWN_PLAN = {**dict.fromkeys(PLAN, "off"), "plan_cache_mode": "force_generic_plan"}
 BEGIN_AT_ONCE = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SELECT " + ", ".join(f"set_config('{name}', 'off', true)" for name in PLAN),
+    "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in OWN_PLAN.items()),
 )
+BEGIN = "; ".join(BEGIN_AT_ONCE)
 PLAN_ON = "SELECT " + ", ".join(f"current_setting('{n}'), set_config('{n}', 'off', true)" for n in PLAN)
 PLAN_OFF = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in PLAN)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -13,13 +14,13 @@ from typing import Any, TypeVar
 import psycopg
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError, ProgrammingError, connections, router, transaction
+from django.db import DatabaseError, OperationalError, ProgrammingError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors
 
 from ..conf import get_settings, wrong_vendor
 from ..models import Job
-from . import statements
+from . import preparing, statements
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -65,13 +66,13 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error.__cause__, errors.DeadlockDetected | errors.SerializationFailure)
 
 
-def again_after_conflict(work: Callable[[], T]) -> T:
+def again_after_conflict(using: str, work: Callable[[], T]) -> T:
     """Run ``work``, which owns its transaction; once more after a deadlock or a serialization failure."""
     for tries_left in reversed(range(TRIES)):
         try:
             return work()
-        except OperationalError as error:
-            if not tries_left or not is_conflict(error):
+        except DatabaseError as error:
+            if not tries_left or not (is_conflict(error) or preparing.is_forgotten(error, using)):
                 raise
             logger.debug("conflict, trying again", extra={"tries_left": tries_left})
         time.sleep(random.uniform(0.001, 0.02))
@@ -95,17 +96,47 @@ def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement
             return work(*[claimed_rows(using, sql, params) for sql, params in first])
 
     def own() -> T:
-        with transaction.atomic(using=using):
+        with transaction.atomic(using=using), _ours(using):
             return work(*_begin(using, first))
 
-    return again_after_conflict(own)
+    return again_after_conflict(using, own)
 
 
 def at_once(using: str, given: Sequence[Statement]) -> list[Rows]:
     """The rows of statements that are a transaction of their own, or part of the caller's: in one round trip."""
     if joins(connections[using]) or not _can_go_together(using):
         return in_transaction(using, lambda *found: list(found), given)
-    return again_after_conflict(partial(_begin, using, given))  # what is sent together is one transaction
+    return again_after_conflict(using, partial(_begin, using, given))  # what is sent together is one transaction
+
+
+def row_at_once(using: str, sql: str, params: Any) -> tuple[Any, ...] | None:
+    """The first row of one statement that is a transaction of its own, or part of the caller's."""
+
+    def own() -> Rows:
+        with _ours(using):
+            return claimed_rows(using, sql, params, by_name=True)
+
+    found = claimed_rows(using, sql, params) if joins(connections[using]) else again_after_conflict(using, own)
+    return found[0] if found else None
+
+
+class _Own(threading.local):
+    aliases: frozenset[str] = frozenset()
+
+
+_own = _Own()
+
+
+@contextmanager
+def _ours(using: str) -> Iterator[None]:
+    """What is sent in here is part of a transaction that we can run again: so it may be sent by name."""
+    before = _own.aliases
+    if preparing.can_name(using) and _can_go_together(using):
+        _own.aliases = before | {using}
+    try:
+        yield
+    finally:
+        _own.aliases = before
 
 
 def _can_go_together(using: str) -> bool:
@@ -120,16 +151,23 @@ def _begin(using: str, first: Sequence[Statement]) -> list[Rows]:
     if not first or not _can_go_together(using):
         execute(using, statements.BEGIN)
         return [claimed_rows(using, sql, params) for sql, params in first]
+    start: Sequence[str] = statements.BEGIN_AT_ONCE
+    if preparing.can_name(using):
+        if preparing.is_due(using, first) and joins(connections[using]):
+            execute(using, statements.BEGIN)  # which must come before anything else
+            start = ()
+        first = preparing.by_name(using, first)
     params = [param for _, params in first for param in params]
     with connections[using].cursor() as cursor:
         _load_times_quickly(cursor)
-        cursor.execute("; ".join([*statements.BEGIN_AT_ONCE, *(sql for sql, _ in first)]), params)
-        for _ in statements.BEGIN_AT_ONCE[1:]:
+        cursor.execute("; ".join([*start, *(sql for sql, _ in first)]), params)
+        for _ in start[1:]:
             cursor.nextset()
         found = []
-        for _ in first:
-            cursor.nextset()
-            found.append(list(cursor.fetchall()) if cursor.description else [])
+        for place, _ in enumerate(first):
+            if start or place:
+                cursor.nextset()
+            found.append(_fetched(cursor))
         return found
 
 
@@ -170,12 +208,23 @@ def rows(using: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
-def claimed_rows(using: str, sql: str, params: Any) -> list[tuple[Any, ...]]:
-    """Like :func:`rows`, also for a statement without any, and with times loaded quickly."""
+def claimed_rows(using: str, sql: str, params: Any, *, by_name: bool = False) -> Rows:
+    """Like :func:`rows`, also for a statement without any, and with times loaded quickly.
+
+    With ``by_name`` it is planned once, for any values: not for one that gives a state or a policy as a value, because
+    then no index of some states is of use.
+    """
+    if by_name and using in _own.aliases:
+        [(sql, params)] = preparing.by_name(using, [(sql, params)])
     with connections[using].cursor() as cursor:
         _load_times_quickly(cursor)
         cursor.execute(sql, params)
-        return list(cursor.fetchall()) if cursor.description else []
+        return _fetched(cursor)
+
+
+def _fetched(cursor: Any) -> Rows:
+    """All rows, if it is a statement that has any; ``description`` would make an object for each column."""
+    return list(cursor.fetchall()) if cursor.cursor.pgresult.nfields else []
 
 
 def _load_times_quickly(cursor: Any) -> None:
