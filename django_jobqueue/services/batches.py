@@ -22,7 +22,17 @@ from .failing import Failure
 from .fetch import as_jobs
 from .finish import complete_one, completion_of, fail, leaf_of_job, stop, told
 from .lanes import MOST_KEYS, Lane, chunks, release
-from .transactions import Rows, at_once, claimed_rows, database, in_transaction, is_strict, unless_locked, wake
+from .transactions import (
+    Rows,
+    at_once,
+    claimed_rows,
+    database,
+    in_transaction,
+    is_strict,
+    text_array,
+    unless_locked,
+    wake,
+)
 
 
 @dataclass(slots=True)
@@ -149,7 +159,7 @@ def _complete_laned(
         ended = {some[place - 1][0].singleton_key: state for place, state in answers}
         return {place for place, _ in answers}, _pass_on(queue, leaf, policy, ended, by_key, claimer, using)
 
-    params = [queue, *completion_of(some), [job.singleton_key for job, _ in some]]
+    params = [queue, *completion_of(some), text_array(job.singleton_key for job, _ in some)]
     done, claimed = in_transaction(using, work, [(statements.at(leaf, statements.COMPLETE_LANED), params)])
     if claimer and claimed:
         next_jobs = as_jobs(using, leaf, queue, policy, claimer.columns, claimed)
@@ -171,7 +181,7 @@ def _pass_on(
     fit = {key for key, state in ended.items() if state in BLOCKING and by_key[key][0].handed_over < limit}
     claimed: Rows = []
     if claimer and fit:
-        params = {"queue": queue, "keys": sorted(fit), "tags": claimer.tags, "worker": claimer.worker,
+        params = {"queue": queue, "keys": text_array(sorted(fit)), "tags": claimer.tags, "worker": claimer.worker,
                   "incarnation": claimer.incarnation}  # fmt: skip
         statement = statements.at(leaf, statements.HAND_OVER, claimer.columns)
         claimed = claimed_rows(using, statement, params, by_name=True)

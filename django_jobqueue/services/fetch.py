@@ -42,6 +42,7 @@ from .transactions import (
     in_transaction,
     joins,
     rows,
+    text_array,
 )
 from .wakeups import fetch_waiting
 
@@ -401,7 +402,7 @@ def _beyond(look: Look) -> tuple[int, int]:
 def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> list[Job]:
     if not tids:
         return []
-    params = [*claimer.assignment, xmin, list(tids)]
+    params = [*claimer.assignment, xmin, text_array(tids)]
     return _in_order(claimer, claimer.rows(statements.CLAIM, params, by_name=True))
 
 
@@ -529,7 +530,7 @@ class _Judge:
 
     def _look(self, mine: list[Candidate]) -> dict[str, tuple[bool, int | None, bool]]:
         keys = sorted({candidate.key for candidate in mine})
-        params = {"queue": self.claimer.queue, "keys": keys}
+        params = {"queue": self.claimer.queue, "keys": text_array(keys)}
         found = self.claimer.rows(statements.LOOK_AT_LANES, params, by_name=True)
         return {key: (blocked, head, overdue) for key, blocked, head, overdue in found}
 

@@ -21,7 +21,7 @@ from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from . import statements
-from .transactions import T, after_commit, claimed_rows, execute, is_strict, rows, unless_locked, wake
+from .transactions import T, after_commit, claimed_rows, execute, is_strict, rows, text_array, unless_locked, wake
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -74,7 +74,7 @@ def _release_later(using: str, lanes: Collection[Lane]) -> None:
 
 def try_keys(using: str, queue: str, keys: Collection[str]) -> tuple[set[str], int]:
     """Lock those of these keys that nobody else holds; also the oldest transaction still under way."""
-    answers = rows(using, statements.TRY_KEYS, [queue, sorted(keys)])
+    answers = rows(using, statements.TRY_KEYS, [queue, text_array(sorted(keys))])
     return {key for key, ours, _ in answers if ours}, min((xmin for *_, xmin in answers), default=0)
 
 
@@ -90,7 +90,7 @@ def release(using: str, lanes: Collection[Lane], *, wait: bool = True, leaves: M
     for (queue, policy), keys in grouped.items():
         statement = statements.RELEASE_LANES if policy == ORDERED else statements.RELEASE_RUNNING
         statement = statements.at(leaves[queue], statement).format(skip_locked="" if wait else "SKIP LOCKED")
-        params = {"queue": queue, "policy": policy, "keys": sorted(keys)}
+        params = {"queue": queue, "policy": policy, "keys": text_array(sorted(keys))}
         locked = claimed_rows(using, statement, params, by_name=policy == ORDERED)
         later.update(Lane(queue, policy, key) for (key,) in locked)
     if later:

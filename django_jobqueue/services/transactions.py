@@ -227,6 +227,12 @@ def _fetched(cursor: Any) -> Rows:
     return list(cursor.fetchall()) if cursor.cursor.pgresult.nfields else []
 
 
+def text_array(values: Iterable[str]) -> str:
+    """For a ``text[]``; psycopg takes ten times as long to write it, which is longer than the server takes to read."""
+    escaped = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
+
+
 def _load_times_quickly(cursor: Any) -> None:
     """By psycopg's own loader: Django's takes longer than the claim itself."""
     if settings.USE_TZ and _TIMES is not None:
