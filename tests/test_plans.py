@@ -22,7 +22,9 @@ from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.partitions import DEFAULT
 from django_jobqueue.prometheus import metrics_text
+from django_jobqueue.services import preparing
 from django_jobqueue.services.recover import release_due
+from django_jobqueue.services.statements import BEGIN
 from django_jobqueue.statistics import RANGES, SUMMARIZE, fill_minutes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("untouched_table")]
@@ -123,6 +125,36 @@ def test_a_fetch_reads_along_the_fetchable_jobs(filled):  # R318 R350
 
     assert "jobqueue_job_fetchable" in plans.indexes
     assert not plans.sequential
+    assert not plans.sorts
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_planned_for_any_values_reads_along_the_same_indexes(filled):
+    """Statements that are sent by name; see :mod:`django_jobqueue.services.preparing`."""
+    connection.close()
+    for _ in range(preparing.AFTER + 1):
+        services.send("plain")
+        services.send("ordered", singleton_key="a")
+        bookmark = services.Bookmark()
+        for queue in ("plain", "plain", "ordered"):
+            jobs = services.fetch(queue, 5, bookmark=bookmark if queue == "plain" else None)
+            assert len(services.finish_many([(job, None) for job in jobs], hand_over=True).completed) == 5
+            services.finish_many([(job, None) for job in services.fetch(queue, 5)])
+    plans, indexes = Plans(), _names()
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements")
+        prepared = [statement.partition(" AS ")[2] for (statement,) in cursor.fetchall()]
+        cursor.execute(BEGIN.replace(", true)", ", false)"))
+        for statement in prepared:
+            cursor.execute("EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + statement)
+            _walk(cursor.fetchone()[0][0]["Plan"], statement, plans, indexes)
+    connection.close()
+
+    assert len(prepared) >= 10
+    assert {"jobqueue_job_fetchable", "jobqueue_job_lane", "jobqueue_job_one_blocker_per_key"} <= plans.indexes
+    assert not plans.sequential
+    assert not plans.whole
     assert not plans.sorts
 
 
