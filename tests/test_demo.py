@@ -54,7 +54,7 @@ def test_a_missing_java_is_said_in_one_sentence(tmp_path, monkeypatch):
     assert "no Java 17" in java_hint()
 
     old.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
-    assert java_hint() == ""
+    assert "make report" in java_hint()
 
 
 @pytest.mark.parametrize("goal", ("demo", "play"))

@@ -6,6 +6,7 @@ from .health import HealthAdmin
 from .jobs import JobAdmin
 from .operations import OperationAdmin
 from .queues import QueueAdmin
+from .reports import ReportAdmin
 from .schedules import ScheduleAdmin
 from .workers import WorkerAdmin
 
@@ -16,6 +17,7 @@ __all__ = [
     "JobAdmin",
     "OperationAdmin",
     "QueueAdmin",
+    "ReportAdmin",
     "ScheduleAdmin",
     "WorkerAdmin",
 ]

@@ -20,7 +20,7 @@ from ..doctor.findings import Finding, Limits, looked
 from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
 from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_without_worker
-from ..models import BlockedKey, Queue
+from ..models import BlockedKey, Queue, Report
 from ..services.statements import NOW, listed
 from ..services.transactions import database, in_transaction, rows
 from ..states import DEAD, RUNNING
@@ -118,6 +118,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
         "running": running,
         "pulse": mark,
         "charts": _charts(period.name, chosen, using),
+        "report": Report.objects.using(using).defer("page").first(),
         "period": period,
         "periods": list(PERIODS.values()),
         "queue": queue if queue in names else "",

@@ -8,6 +8,7 @@ from .operation import Operation
 from .queue import Queue
 from .queue_minute import QueueMinute
 from .queue_total import QueueTotal
+from .report import Report
 from .schedule import Schedule, ScheduleRun
 from .staged_job import JobWrite, StagedJob
 from .worker import Worker
@@ -22,6 +23,7 @@ __all__ = [
     "Queue",
     "QueueMinute",
     "QueueTotal",
+    "Report",
     "Schedule",
     "ScheduleRun",
     "StagedJob",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from django.db import DatabaseError, transaction
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ..conf import get_settings
 from ..exceptions import InvalidOption
+from ..models import Report
 from ..services.queues import named
 from ..services.transactions import database, rows
 from . import figures
@@ -23,6 +26,9 @@ from .progress import Progress, Tell, tell_nobody, watched
 from .report import html
 from .session import spark_session
 
+logger = logging.getLogger("django_jobqueue")
+
+MOST_REPORTS = 20  # kept for the admin
 MOST_ROWS = 5_000  # of a table in the report; the written tables have all
 FORMATS = ("parquet", "csv")
 HOURS_UNTIL = timedelta(days=14)  # a chart of hours shows no more than that well
@@ -95,9 +101,23 @@ def _analyze(
     if report is not None:
         path = Path(report)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html(found), encoding="utf-8")
+        page = html(found)
+        path.write_text(page, encoding="utf-8")
         found.report = str(path)
+        _keep(page, found.jobs, queues, using)
     return found
+
+
+def _keep(page: str, jobs: int, queues: list[str], using: str) -> None:
+    """For the admin; not where only reading is allowed."""
+    try:
+        with transaction.atomic(using=using):
+            reports = Report.objects.using(using)
+            kept = reports.create(page=page, jobs=jobs, queues=", ".join(queues))
+            older = reports.filter(pk__lte=kept.pk).order_by("-pk").values("pk")[MOST_REPORTS:]
+            reports.filter(pk__in=older).delete()
+    except DatabaseError as error:
+        logger.warning("the report is not shown in the admin", extra={"error": str(error).strip()})
 
 
 TABLES = ("handlers", "hours", "days", "failures", "blocked", "busiest_keys", "slowest_keys", "backlog")

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from django_jobqueue import services
-from django_jobqueue.models import BlockedKey, Job, Maintenance, Operation, Schedule, Worker
+from django_jobqueue.models import BlockedKey, Job, Maintenance, Operation, Report, Schedule, Worker
 from django_jobqueue.states import JobState
 from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, addresses, edit_url, job_url, read
 from tests.factories import JobFactory, QueueFactory
@@ -50,6 +50,7 @@ def everywhere(job):
             "schedule": schedule.name,
             "worker": worker.pk,
             "maintenance": "1",
+            "report": str(Report.objects.create(page="figures", jobs=1).pk),
         }
     )
 

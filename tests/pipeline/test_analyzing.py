@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from django_jobqueue import services
-from django_jobqueue.models import Job
+from django_jobqueue.models import Job, Report
 from django_jobqueue.states import JobState
 from tests.commands.calling import jobs
 from tests.factories import JobFactory, QueueFactory
@@ -147,6 +147,33 @@ def test_every_figure_is_what_sql_says_also_when_half_of_it_is_archived(spark, p
     assert "s3cr3t" not in text
     assert text.count("<svg") == 3
     assert not re.search(r"(src|href)=|@import|url\(", text), "it must stand alone"
+
+
+def test_the_admin_keeps_the_newest_pages(spark, tmp_path, monkeypatch, queue):
+    from django_jobqueue.pipeline import analyze_jobs, analyzing
+
+    monkeypatch.setattr(analyzing, "MOST_REPORTS", 2)
+    older = [Report.objects.create(page=str(n), jobs=0) for n in range(3)]
+    page = tmp_path / "jobs.html"
+
+    analyze_jobs(spark=spark, queue=queue.name, report=page)
+
+    newest, other = Report.objects.all()
+    assert (newest.page, newest.jobs, newest.queues) == (page.read_text(), 0, queue.name)
+    assert other.pk == older[-1].pk
+
+
+@pytest.mark.django_db
+def test_where_only_reading_is_allowed_there_is_a_page_and_a_warning(caplog):
+    from django_jobqueue.pipeline.analyzing import _keep
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION READ ONLY")
+        _keep("page", 1, [], "default")
+        transaction.set_rollback(True)
+
+    assert [record.message for record in caplog.records] == ["the report is not shown in the admin"]
+    assert not Report.objects.exists()
 
 
 def test_an_empty_history_makes_a_page_too(spark, tmp_path):

@@ -1,0 +1,58 @@
+"""Reports: the pages that ``jobs analyze`` made of the past."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..models import Report
+from ..services.transactions import database
+from .base import JobQueueAdmin
+from .changelist import CappedPaginator
+from .wording import time_tag
+
+# The page brings its own style, and nothing else may happen in it.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+
+
+@admin.register(Report)
+class ReportAdmin(JobQueueAdmin):
+    list_display = ("made", "jobs", "of")
+    list_display_links = ("made",)
+    sortable_by = ()
+    paginator = CappedPaginator
+    ordering = ("-pk",)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Who sees jobs sees their past."""
+        return request.user.has_perm("jobqueue.view_job") or super().has_view_permission(request, obj)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer("page")
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The page itself, as it was made."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if not object_id.isascii() or not object_id.isdigit() or len(object_id) > 18:
+            raise Http404
+        report = Report.objects.using(database(None)).filter(pk=object_id).first()
+        if report is None:
+            raise Http404
+        return HttpResponse(report.page, headers={"Content-Security-Policy": POLICY})
+
+    @admin.display(description=_("made"))
+    def made(self, report: Report) -> str:
+        return time_tag(report.created_at)
+
+    @admin.display(description=_("of"))
+    def of(self, report: Report) -> str:
+        return report.queues or gettext("all queues")
