@@ -124,6 +124,9 @@ class Settings:
     STATISTICS_DAYS: int = _setting(30, "How long the figures per queue and minute are kept.", minimum=1)
     ARCHIVE: bool = _setting(False, "Keep old finished jobs until they are written to the archive.")
     LAKE: str | None = _setting(None, "Where the archive lies: a folder, or a URL that Spark can write to.")
+    SPARK_NICENESS: int = _setting(
+        10, "How far Spark goes behind other processes of its machine, where we start it there.", minimum=0, maximum=19
+    )
     REDACT: Sequence[str] = _setting(
         ("password", "token", "secret", "authorization", "api_key"),
         "Keys whose values the admin and the logs do not show.",

@@ -72,5 +72,5 @@ TEMPLATES = [
     }
 ]
 
-JOBQUEUE: dict[str, Any] = {}
+JOBQUEUE: dict[str, Any] = {"SPARK_NICENESS": 1}  # tests have no time to go behind others
 TASKS: dict[str, Any] = {"default": {"BACKEND": "django_jobqueue.tasks.JobQueueBackend", "QUEUES": []}}

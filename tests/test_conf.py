@@ -15,6 +15,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def test_without_settings_the_defaults_hold(settings):
+    settings.JOBQUEUE = {}  # of which the cache is told; of a deletion it is not
     del settings.JOBQUEUE
 
     assert get_settings() == Settings()

@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..conf import get_settings
 from ..exceptions import SparkUnavailable
 
 LOCAL = "local[*,4]"  # plain local[*] never tries a task again
@@ -20,6 +23,7 @@ JAVA_AT_LEAST = 17
 EXECUTOR_SECONDS = 60.0
 
 try:
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 except ImportError as error:
     raise SparkUnavailable(
@@ -63,13 +67,17 @@ def _in_utc(spark: SparkSession) -> SparkSession:
 
 def _started(master: str | None, config: dict[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder: Any = SparkSession.builder.appName("django_jobqueue")
+    settings = {"spark.app.name": "django_jobqueue"}
     if not _was_submitted():
         check_java()
-        builder = builder.master(master or LOCAL).config("spark.driver.memory", "1g")
         # A command that ends soon needs no page of its own, and the progress is told by us.
-        builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    for name, value in config.items():
+        settings |= {"spark.master": master or LOCAL, "spark.driver.memory": "1g", "spark.ui.enabled": "false",
+                     "spark.ui.showConsoleProgress": "false"}  # fmt: skip
+    settings |= config
+    if settings.get("spark.master", "").startswith("local"):
+        _start_behind_others(settings)
+    builder: Any = SparkSession.builder
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     if not _was_submitted():
@@ -80,6 +88,24 @@ def _started(master: str | None, config: dict[str, str]) -> SparkSession:
         spark.stop()
         raise
     return spark
+
+
+def _start_behind_others(settings: dict[str, str]) -> None:
+    """Start Spark's Java with a low priority: the past can wait, workers on the same machine cannot.
+
+    On Linux a thread has a priority of its own, and what it starts inherits that; this process keeps its own.
+    """
+    if sys.platform != "linux" or SparkContext._gateway is not None:
+        return
+    niceness = get_settings().SPARK_NICENESS
+
+    def start() -> None:
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+
+    with ThreadPoolExecutor(1) as starter:
+        starter.submit(start).result()
 
 
 def _was_submitted() -> bool:

@@ -77,6 +77,16 @@ def test_in_a_process_of_its_own(spark, lake):
     assert "deleting: 1 of 1 jobs" in said.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has a priority of its own on Linux alone")
+def test_spark_on_this_machine_goes_behind_everybody_else(session):
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+
+    its = session.sparkContext.parallelize([0]).map(lambda who: os.getpriority(os.PRIO_PROCESS, who)).collect()
+
+    assert its == [max(ours, 1)], "as the settings of the tests say"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == ours
+
+
 def test_without_java_it_is_one_sentence(spark, lake):
     python = Path(sys.executable).parent
     said = run("audit", "--lake", lake, PATH=str(python), JAVA_HOME="")
