@@ -28,7 +28,7 @@ from .transactions import in_transaction, joins
 if TYPE_CHECKING:
     from .fetch import Claimer
 
-ROUNDS = 3  # how often one read goes on to other groups when some were in somebody's hands
+ROUNDS = 3  # how often one read goes on to other groups when somebody else had some, or was quicker
 SECOND_LOOKS = 3
 FURTHER = 10  # how much further the second look along the queue goes
 REST = 20  # a look for jobs without a group that finds none is followed by a pause that long, measured in its own time
@@ -94,8 +94,12 @@ class _Reader:
             wanted = self.limit - len(self.claimed)
             keys = self._needed(wanted)
             mine = self._lock(keys)
-            self.claimed += self._claim(choose(self.grouping, self._runs_within(mine, wanted), wanted))
-            if len(self.claimed) == self.limit or len(mine) == len(keys):
+            runs = self._runs_within(mine, wanted)
+            claimed = self._claim(choose(self.grouping, runs, wanted))
+            self.claimed += claimed
+            # A group that had jobs to give when it was chosen and has none now was read by somebody else in between.
+            is_all = len(mine) == len(keys) and all(runs) and (claimed or not keys)
+            if len(self.claimed) == self.limit or is_all:
                 break
 
     # --------------------------------------------------------------------------------------------- which groups

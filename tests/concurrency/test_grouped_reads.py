@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -88,6 +89,34 @@ def test_two_fill_readers_get_different_groups(queue, race):  # R034 R046 R056
 
     assert {job.group_key for job in first} != {job.group_key for job in second}
     assert [job.data for job in first] == [job.data for job in second] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("grouping", Grouping.values)
+def test_who_finds_a_group_already_read_goes_on_to_the_next(queue, race, grouping):  # R056
+    """Between looking for groups and locking one, another reader takes it, and is done."""
+    send_groups(queue, 2, 3)
+    chose, took = threading.Event(), threading.Event()
+
+    def slow() -> list[Job]:
+        def wait_before_locking(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+            if "pg_try_advisory_xact_lock" in sql and not chose.is_set():
+                chose.set()
+                assert took.wait(PATIENCE)
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(wait_before_locking):
+            return services.fetch(queue.name, 1, grouping=grouping)
+
+    def quick() -> list[Job]:
+        assert chose.wait(PATIENCE)
+        try:
+            return services.fetch(queue.name, 1, grouping=grouping)
+        finally:
+            took.set()
+
+    second, first = race(2, slow, quick)
+
+    assert [(job.group_key, job.data) for job in (*first, *second)] == [("g0", 0), ("g1", 0)]
 
 
 def test_heads_are_given_out_once(queue, race):  # R056 R234
