@@ -39,6 +39,7 @@ Three things to try:
        {manage} jobs skip --queue orders --reason "refunded"
 
 {export}
+{past}
 Ctrl-C ends everything; your data is kept in {folder}.
 """
 
@@ -203,9 +204,10 @@ def introduction(options: argparse.Namespace, environment: dict[str, str]) -> st
         user=USER,
         manage=f"{python} -m example_project.manage",
         export=f"For these commands, in another terminal:  export {variables}",
+        past=java_hint(),
         folder=options.folder,
     )
-    return f"{text}{java_hint()}".rstrip()
+    return text.rstrip()
 
 
 def _end(number: int, frame: object) -> None:

@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     except PostgresError as error:
         say(f"No report: {error}", file=sys.stderr)
         return 1
-    say(f"The report is {page}; the admin of the demo links it, too.")
+    say("The first page of the demo's admin links it, too.")
     if not options.no_open:
         webbrowser.open(page.as_uri())
     return 0

@@ -33,6 +33,11 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
         """In the database that verbs use, also where reads are routed elsewhere."""
         return super().get_queryset(request).using(database(None))
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Under the name of what it lists; Django's "Select … to change" is not what it is for."""
+        title = str(self.opts.verbose_name_plural).capitalize()
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """What a filter declares, and nothing else: ``?data__password__startswith=`` would tell secrets by and by."""
         return lookup in set(self.look_ups)

@@ -26,7 +26,6 @@ class JobChangeList(ChangeList):
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         self.older, self.newer = (_number(request.GET.get(name)) for name in (OLDER, NEWER))
         super().__init__(_without_place(request), *args, **kwargs)
-        self.title = str(self.opts.verbose_name_plural).capitalize()
 
     def get_ordering(self, request: HttpRequest, queryset: Any) -> list[Any]:
         return ["-seq"]

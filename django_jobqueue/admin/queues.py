@@ -84,10 +84,6 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class QueueChangeList(ChangeList):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.title = str(self.opts.verbose_name_plural).capitalize()
-
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         found = list(self.result_list)

@@ -21,6 +21,7 @@ from ..exceptions import SparkUnavailable
 LOCAL = "local[*,4]"  # plain local[*] never tries a task again
 JAVA_AT_LEAST = 17
 EXECUTOR_SECONDS = 60.0
+SHUFFLED = 16  # parts of what is shuffled on one machine: Spark's own 200 is for a cluster
 
 try:
     from pyspark import SparkConf, SparkContext
@@ -75,6 +76,7 @@ def _started(master: str | None, config: dict[str, str]) -> SparkSession:
                      "spark.ui.showConsoleProgress": "false"}  # fmt: skip
     settings |= config
     if settings.get("spark.master", "").startswith("local"):
+        settings.setdefault("spark.sql.shuffle.partitions", str(SHUFFLED))
         _start_behind_others(settings)
     builder: Any = SparkSession.builder
     for name, value in settings.items():

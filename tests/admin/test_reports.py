@@ -28,6 +28,14 @@ def test_the_first_page_links_the_newest_report(boss):
     assert boss.get(page_of(newest)).content.decode() == "<h1>new</h1>"
 
 
+def test_without_any_one_is_told_how_to_make_one(boss):
+    text = boss.get(REPORTS).content.decode()
+
+    assert "jobs analyze" in text
+    assert "<h1>Reports</h1>" in text
+    assert 'type="submit" value="Search"' not in text, "there is nothing to search by"
+
+
 def test_they_are_listed_with_what_they_are_about(boss):
     Report.objects.create(page="", jobs=7)
     Report.objects.create(page="", jobs=8, queues="orders, mails")
