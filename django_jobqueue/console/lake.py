@@ -63,6 +63,8 @@ def archive_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--without", metavar="COLUMNS", default="", help="leave these out of the lake: data,output,error"
     )
+    rest = "seconds to rest for each second of work, to leave the machine to others (default 3; 0: as fast as it can)"
+    parser.add_argument("--rest", metavar="N", type=float, help=rest)
     _trying(parser)
 
 
@@ -82,7 +84,7 @@ def archive(options: dict[str, Any], style: Style, using: str, confirm: Confirm,
         return CALLED_OFF
     done = archiving.archive_jobs(
         lake=lake, older_than=older_than, queue=queues, without=without, master=options["master"], tell=tell,
-        using=using,
+        rest=archiving.REST if options["rest"] is None else options["rest"], using=using,
     )  # fmt: skip
     tell.end()
     document = {"dry_run": False, "lake": lake, **asdict(done)}

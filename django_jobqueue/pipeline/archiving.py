@@ -38,6 +38,7 @@ from .session import spark_session
 OLDER_THAN = timedelta(days=7)
 AT_ONCE = 1_000
 CAN_BE_LEFT_OUT = ("data", "output", "error", "attempts", "note", "carried")
+REST = 3.0  # seconds for each second of reading and writing: the past can wait
 ARCHIVABLE = f"state IN {statements.listed(FINAL)} AND NOT ({statements.IS_BLOCKING})"
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('jobqueue archive', 0))"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -63,6 +64,7 @@ def archive_jobs(
     older_than: float | timedelta = OLDER_THAN,
     queue: str | Iterable[str] = (),
     without: Iterable[str] = (),
+    rest: float = REST,
     spark: SparkSession | None = None,
     master: str | None = None,
     tell: Tell = tell_nobody,
@@ -71,14 +73,16 @@ def archive_jobs(
     """Write finished jobs that ended longer ago than ``older_than`` to the lake, verify them, delete them.
 
     Never one that blocks a key. ``without`` leaves columns out of the lake: ``data``, ``output``, ``error``,
-    ``attempts``, ``note``, ``carried``. If another archive of this database is at it, nothing is done. Raises
-    ``InvalidOption``, ``QueueNotFound``, ``SparkUnavailable`` and ``LakeProblem``; whatever it raises, nothing is lost.
+    ``attempts``, ``note``, ``carried``. For each second of reading and writing it rests ``rest`` seconds, to leave the
+    machine to others. If another archive of this database is at it, nothing is done. Raises ``InvalidOption``,
+    ``QueueNotFound``, ``SparkUnavailable`` and ``LakeProblem``; whatever it raises, nothing is lost.
     """
     using = database(using)
     wish = _Wish(
         seconds=check_seconds(older_than, option="older_than", minimum=0, maximum=100 * YEAR),
         queues=[check_exists(one, using).name for one in ([queue] if isinstance(queue, str) else queue)],
         without=check_without(without),
+        rest=check_seconds(rest, option="rest", minimum=0, maximum=1_000),
         using=using,
     )
     if spark is not None:
@@ -101,6 +105,7 @@ class _Wish:
     seconds: float
     queues: list[str]
     without: list[str]
+    rest: float
     using: str
 
 
@@ -123,7 +128,7 @@ def _archive(lake: Lake, wish: _Wish, tell: Tell) -> Archived:
         _tidy(lake, wish.using, still, tell, result)
         result.cutoff = _cutoff(wish.using, wish.seconds)
         started = lake.begin(identity(wish.using), result.cutoff, wish.queues, wish.without)
-        written = _write(lake, started, wish.using, tell)
+        written = _write(lake, started, wish, tell)
         tell(Progress("written"))
         if not written.rows:
             lake.remove(started.run)
@@ -185,13 +190,13 @@ def _cutoff(using: str, seconds: float) -> datetime:
     return min(cutoff, counted) if counted is not None and counted > now - CATCH_UP else cutoff
 
 
-def _finished(spark: SparkSession, started: Started, using: str) -> DataFrame:
+def _finished(spark: SparkSession, started: Started, rest: float, using: str) -> DataFrame:
     options = {
         "columns": json.dumps(list(COLUMNS)),
         "queue": json.dumps(started.queues) if started.queues else "",
         "finalized_before": started.cutoff,
     }
-    jobs = load(spark, options, using=using, condition=ARCHIVABLE)
+    jobs = load(spark, options, using=using, condition=ARCHIVABLE, rest=rest)
     for name in started.without:
         jobs = jobs.withColumn(name, F.lit(None).cast(StringType()))
     left_out = F.array(*map(F.lit, started.without)).cast(ArrayType(StringType()))
@@ -201,9 +206,9 @@ def _finished(spark: SparkSession, started: Started, using: str) -> DataFrame:
 # ----------------------------------------------------------------------------------------- write, read back, delete
 
 
-def _write(lake: Lake, started: Started, using: str, tell: Tell) -> Proof:
+def _write(lake: Lake, started: Started, wish: _Wish, tell: Tell) -> Proof:
     seen = Observation()
-    jobs = _finished(lake.spark, started, using).observe(seen, *proof())
+    jobs = _finished(lake.spark, started, wish.rest, wish.using).observe(seen, *proof())
     with watched(lake.spark, "writing", tell):
         jobs.write.mode("append").partitionBy(*PARTITIONED_BY).parquet(lake.folder(started.run))
     return Proof(**seen.get)

@@ -7,6 +7,7 @@ this package, and it travels there by value: an executor needs PyArrow and ADBC,
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain
@@ -113,6 +114,7 @@ class JobDataSource(DataSource):
 
     conninfo: str = ""  # with the password, so it is no option: options may be shown
     condition: str = ""  # SQL of ours; what users give are options, and quoted
+    rest: float = 0.0  # how long a task rests, for each second that it and those it gives rows to have worked
     commit: Mapping[str, Any] | None = None  # what a write runs in the end: see services/staging.py
     max_bytes: int = 0  # how large data may be
 
@@ -146,6 +148,7 @@ class JobReader(DataSourceReader):
         self.queues = listed(options.get("queue"))
         self.snapshot = options.get("snapshot")
         self.wanted = positive("partitions", options.get("partitions", "8"))
+        self.rest = source.rest
 
     def partitions(self) -> Sequence[InputPartition]:
         """The parts of the table that can hold such jobs, cut by pages: that needs no index and no statistics."""
@@ -162,7 +165,11 @@ class JobReader(DataSourceReader):
             return
         with connected(self.conninfo, self.snapshot) as cursor:
             cursor.execute(self.query(partition))
+            began = None
             for batch in cursor.fetch_record_batch():
+                if began is not None:  # a part that is one batch is too small to disturb anybody
+                    time.sleep(self.rest * (time.monotonic() - began))
+                began = time.monotonic()
                 if batch.num_rows:
                     yield batch
 

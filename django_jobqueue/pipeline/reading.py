@@ -110,10 +110,14 @@ def load(
     using: str,
     partitions: int | None = None,
     condition: str = "",
+    rest: float = 0.0,
 ) -> DataFrame:
-    """The format with these options, bound to a database of the project; ``condition`` is SQL of ours."""
+    """The format with these options, bound to a database of the project; ``condition`` is SQL of ours.
+
+    Tasks ``rest`` that many seconds for each second of work, to leave the machine and the server to others.
+    """
     number = partitions or 2 * spark.sparkContext.defaultParallelism
-    reader = spark.read.format(bound(spark, using, condition)).option("partitions", number)
+    reader = spark.read.format(bound(spark, using, condition, rest)).option("partitions", number)
     return reader.options(**{name: value for name, value in options.items() if value}).load()
 
 
@@ -127,7 +131,7 @@ def register(spark: SparkSession) -> None:
             raise
 
 
-def bound(spark: SparkSession, using: str, condition: str = "") -> str:
+def bound(spark: SparkSession, using: str, condition: str = "", rest: float = 0.0) -> str:
     """Register the format with the connection inside, and return its name: no plan and no page shows what it holds.
 
     Its name is new each time, because a session refuses a name that another one has registered.
@@ -136,6 +140,7 @@ def bound(spark: SparkSession, using: str, condition: str = "") -> str:
     body = {
         "conninfo": conninfo_of(using),
         "condition": condition,
+        "rest": rest,
         "commit": asdict(staging.COMMIT),
         "max_bytes": get_settings().MAX_DATA_BYTES,
         "name": classmethod(lambda cls: name),

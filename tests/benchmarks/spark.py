@@ -79,7 +79,7 @@ def source(bench: _Bench) -> list[Row]:
         return found + _beside_a_worker(bench, session)
 
 
-def _ours(session: Any) -> Any:
+def _ours(session: Any, using: str = PAST, rest: float = 0.0) -> Any:
     import json
 
     from django_jobqueue.pipeline.archiving import ARCHIVABLE
@@ -87,7 +87,7 @@ def _ours(session: Any) -> Any:
     from django_jobqueue.pipeline.reading import load
 
     options = {"columns": json.dumps(list(COLUMNS))}
-    return load(session, options, using=PAST, partitions=PARTITIONS, condition=ARCHIVABLE)
+    return load(session, options, using=using, partitions=PARTITIONS, condition=ARCHIVABLE, rest=rest)
 
 
 def _jdbc(session: Any, bench: _Bench) -> Any:
@@ -118,12 +118,12 @@ def _write(frame: Any, jobs: int, folder: str) -> None:
 
 
 def _beside_a_worker(bench: _Bench, session: Any) -> list[Row]:
-    from django_jobqueue.pipeline import read_jobs
+    from django_jobqueue.pipeline.archiving import REST
 
     jobs = bench.scaled(DRAINED)
 
     def read_all() -> None:
-        read_jobs(session, using=LIVE, partitions=PARTITIONS).write.format("noop").mode("overwrite").save()
+        _ours(session, LIVE, REST).write.format("noop").mode("overwrite").save()
 
     def drain() -> float:
         execute(LIVE, "DELETE FROM jobqueue_job WHERE queue_id = 'plain'")
@@ -195,7 +195,7 @@ def analysis(bench: _Bench) -> list[Row]:
     with spark(jars=False) as session, tempfile.TemporaryDirectory(prefix="jobqueue-bench-") as lake:
         for millions in range(1, 6):
             execute(LIVE, FINISHED, {"jobs": million})
-            archive_jobs(spark=session, lake=lake, older_than=0, using=LIVE)
+            archive_jobs(spark=session, lake=lake, older_than=0, rest=0, using=LIVE)
             if millions in (1, 2, 5):
                 runs = [timed(lambda: analyze_jobs(spark=session, lake=lake, using=LIVE)) for _ in range(bench.runs)]
                 seconds[millions] = min(runs) / millions
