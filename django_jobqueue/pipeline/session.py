@@ -85,7 +85,7 @@ def _started(master: str | None, config: dict[str, str]) -> SparkSession:
     if not _was_submitted():
         spark.sparkContext.setLogLevel("ERROR")
     try:
-        wait_for_executors(spark)
+        wait_for_executors(spark, EXECUTOR_SECONDS)
     except SparkUnavailable:
         spark.stop()
         raise
@@ -115,7 +115,7 @@ def _was_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def wait_for_executors(spark: SparkSession, seconds: float = EXECUTOR_SECONDS) -> None:
+def wait_for_executors(spark: SparkSession, seconds: float) -> None:
     """Raise ``SparkUnavailable`` if the cluster gives no executor: Spark itself would wait for ever."""
     context = spark.sparkContext
     if str(context.master).startswith("local"):

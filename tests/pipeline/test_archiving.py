@@ -163,6 +163,8 @@ def test_what_cannot_be_left_out_is_refused(spark, lake):
         archive(spark, lake, queue="nope")
     with pytest.raises(InvalidOption, match="older_than"):
         archive(spark, lake, older_than=-1)
+    with pytest.raises(InvalidOption, match="rest"):
+        archive(spark, lake, rest=-1)
     with pytest.raises(InvalidOption, match="lake"):
         archive(spark, None)
 

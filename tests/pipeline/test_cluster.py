@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,21 +29,55 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+@contextmanager
+def master(folder: Path) -> Iterator[tuple[str, Path]]:
+    """A master alone: its address and its log."""
+    port = free_port()
+    log = folder / "master.log"
+    arguments = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    with spark_class("master.Master", *arguments, log=log):
+        until(lambda: "I have been elected leader" in log.read_text(), "the master is there", PATIENCE)
+        yield f"spark://127.0.0.1:{port}", log
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, spark: object) -> Iterator[str]:
-    port = free_port()
-    log = tmp_path / "master.log"
-    address = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
-        master = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-        stack.enter_context(spark_class("master.Master", *master, log=log))
-        until(lambda: "I have been elected leader" in log.read_text(), "the master is there", PATIENCE)
+        address, log = stack.enter_context(master(tmp_path))
         for number in (1, 2):
             worker = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir",
                       str(tmp_path / f"worker{number}"), address)  # fmt: skip
             stack.enter_context(spark_class("worker.Worker", *worker, log=tmp_path / f"worker{number}.log"))
         until(lambda: log.read_text().count("Registering worker") == 2, "both workers are there", PATIENCE)
         yield address
+
+
+WITHOUT_WORKERS = """
+import sys, django
+django.setup()
+from django_jobqueue.exceptions import SparkUnavailable
+from django_jobqueue.pipeline import session
+session.EXECUTOR_SECONDS = 2
+try:
+    with session.spark_session(sys.argv[1]):
+        pass
+except SparkUnavailable as error:
+    print(error)
+"""
+
+
+def test_a_cluster_without_workers_is_told_in_two_sentences_instead_of_waited_for(tmp_path, spark):
+    with master(tmp_path) as (address, _):
+        command = [sys.executable, "-c", WITHOUT_WORKERS, address]
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment(), timeout=PATIENCE, capture_output=True, text=True, check=False
+        )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() == (
+        f"{address} gave no executor within 2 seconds. Are its workers alive, and large enough for "
+        "spark.executor.memory and spark.executor.cores?"
+    )
 
 
 def test_a_write_by_spark_submit_and_an_archive_on_a_cluster(cluster, spark, lake, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from urllib.request import urlopen
 
@@ -170,3 +171,32 @@ def test_an_error_of_the_connection_does_not_tell_the_password(spark, reading):
 
     assert "port 1 failed" in str(failure.value)
     assert SECRET not in str(failure.value)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("size", "rest", "rests"), ((400, 2.0, True), (400, 0.0, False), (1, 2.0, False)))
+def test_a_task_rests_for_as_long_as_it_was_told(reading, monkeypatch, queue, size, rest, rests):
+    """Not after its only batch: a small part disturbs nobody."""
+    from django_jobqueue.pipeline import datasource
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO jobqueue_job (id, queue_id, data) SELECT gen_random_uuid(), %s, to_jsonb(repeat('x', 100000)) "
+            "FROM generate_series(1, %s)",
+            [queue.name, size],
+        )
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    bound = {"conninfo": reading.conninfo_of("default"), "rest": rest}
+    source = type("Bound", (datasource.JobDataSource,), bound)({"columns": "id,data", "partitions": "1"})
+    reader = source.reader(None)
+
+    number = 0
+    for batch in (batch for piece in reader.partitions() for batch in reader.read(piece)):
+        number += batch.num_rows
+        until = time.monotonic() + 0.05  # what is done with it counts as work
+        while time.monotonic() < until:
+            pass
+
+    assert number == size
+    assert (sum(slept) >= 0.05 * rest > 0) == rests
