@@ -88,7 +88,7 @@ class Settings:
     )
     ASYNC_CONCURRENCY: int = _setting(100, "How many async handlers a child runs at once.", minimum=1)
     BATCH_SIZE: int = _setting(
-        500, "How many jobs a child claims and finishes at once, at most.", minimum=1, maximum=10_000
+        1_000, "How many jobs a child claims and finishes at once, at most.", minimum=1, maximum=10_000
     )
     PREFETCH_SECONDS: float = _setting(
         0.2, "For how long a child may claim work ahead, judged by how fast it was lately.", minimum=0.0

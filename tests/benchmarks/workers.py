@@ -23,7 +23,7 @@ ALONE, BULK, SINGLE = "workers_alone", "workers_bulk", "workers_single"
 SHALLOW, DEEP = "workers_shallow", "workers_deep"
 
 KEYS = 1_000
-BATCH = 500  # as BATCH_SIZE is by default
+BATCH = 1_000  # as BATCH_SIZE is by default
 FREE = 1_000  # W6
 WAITING = 10_000  # W7
 
