@@ -107,7 +107,7 @@ def test_charts_of_one_queue(boss, queue, fifo_queue):
 
 
 def test_steps_sum_minutes_and_know_percentiles(queue):
-    for number in range(30):
+    for number in range(1, 31):  # not the minute that is just running: it is not drawn where a step begins with it
         minute(queue, number, sent=2, completed=1, waiting=number, waited=[0, 0, 4])
 
     found = steps_of(PERIODS["24h"], [queue.name], using="default")

@@ -15,7 +15,7 @@ from django_jobqueue.states import JobState
 from tests.commands.calling import jobs
 from tests.factories import JobFactory, QueueFactory
 from tests.faults.runner import ROOT
-from tests.past import ago
+from tests.past import ago, reread
 
 from .processes import PATIENCE, environment
 
@@ -75,6 +75,38 @@ def test_in_a_process_of_its_own(spark, lake):
     assert said.stdout.splitlines()[0].split() == ["archived", "1", "job"]
     assert "writing" in said.stderr
     assert "deleting: 1 of 1 jobs" in said.stderr
+
+
+def test_a_schedule_runs_it_in_a_worker(spark, lake):
+    """Java and all are started by a child that was forked, in a thread of it."""
+    from django_jobqueue.pipeline import read_lake
+
+    old = JobFactory(queue=QueueFactory(name="mails"), state=JobState.COMPLETED, finalized_at=ago(days=8))
+    services.create_queue("nightly", policy="exclusive", retry_limit=2)
+    services.create_schedule("archive", "nightly", "15 3 * * *", handler="archive")
+    nightly = services.run_schedule("archive")
+    assert nightly is not None
+    command = [
+        sys.executable,
+        "-m",
+        "django",
+        "runjobs",
+        "--queue=nightly",
+        "--processes=1",
+        "--drain",
+        "--no-schedules",
+    ]
+    env = environment() | {"DJANGO_SETTINGS_MODULE": "tests.pipeline.settings", "PIPELINE_LAKE": lake}
+
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+    done = reread(nightly)
+    assert done.state == JobState.COMPLETED, ended.stderr
+    assert done.output is not None
+    assert done.output["jobs"] == 1
+    assert [row.id for row in read_lake(spark, lake).select("id").collect()] == [str(old.pk)]
+    assert not Job.objects.filter(pk=old.pk).exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a thread has a priority of its own on Linux alone")
