@@ -82,7 +82,7 @@ def test_a_schedule_runs_it_in_a_worker(spark, lake):
     from django_jobqueue.pipeline import read_lake
 
     old = JobFactory(queue=QueueFactory(name="mails"), state=JobState.COMPLETED, finalized_at=ago(days=8))
-    services.create_queue("nightly", policy="exclusive", retry_limit=2)
+    services.create_queue("nightly", policy="exclusive", retry_limit=0)
     services.create_schedule("archive", "nightly", "15 3 * * *", handler="archive")
     nightly = services.run_schedule("archive")
     assert nightly is not None
