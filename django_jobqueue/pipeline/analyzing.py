@@ -29,7 +29,7 @@ from .session import spark_session
 logger = logging.getLogger("django_jobqueue")
 
 MOST_REPORTS = 20  # kept for the admin
-MOST_ROWS = 5_000  # of a table in the report; the written tables have all
+MOST_ROWS = 5_000  # of a table in the report, the newest; the written tables have all
 FORMATS = ("parquet", "csv")
 HOURS_UNTIL = timedelta(days=14)  # a chart of hours shows no more than that well
 
@@ -43,6 +43,7 @@ class Analysis:
     lake: str = ""
     unit: str = figures.HOUR  # of the charts and the backlog: days, once the history is long
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    drawn: list[dict[str, Any]] = field(default_factory=list)  # per queue and time, for the charts
     report: str = ""
     written: list[str] = field(default_factory=list)
 
@@ -96,7 +97,9 @@ def _analyze(
             tell(Progress("computing", place, len(TABLES), "tables"))
             if folder is not None:
                 found.written.append(_write(table, f"{folder.rstrip('/')}/{name}", format))
-            found.tables[name] = [as_dict(row) for row in table.limit(MOST_ROWS).collect()]
+            found.tables[name] = _collected(table)
+        if report is not None:
+            found.drawn = [as_dict(row) for row in figures.by_queue_and_time(kept, found.unit).collect()]
         kept.unpersist()
     if report is not None:
         path = Path(report)
@@ -106,6 +109,16 @@ def _analyze(
         found.report = str(path)
         _keep(page, found.jobs, queues, using)
     return found
+
+
+def _collected(table: DataFrame) -> list[dict[str, Any]]:
+    """In its order; of a table over time that is too long, the end."""
+    if "time" not in table.columns:
+        return [as_dict(row) for row in table.limit(MOST_ROWS).collect()]
+    order = [name for name in table.columns if name in ("time", "queue", "name")]
+    newest = sorted(order, key=lambda name: name != "time")
+    last = table.orderBy(*(F.col(name).desc() for name in newest)).limit(MOST_ROWS).orderBy(*order)
+    return [as_dict(row) for row in last.collect()]
 
 
 def _keep(page: str, jobs: int, queues: list[str], using: str) -> None:

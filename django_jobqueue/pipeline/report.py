@@ -49,15 +49,15 @@ def html(analysis: Analysis) -> str:
     if not analysis.jobs:
         parts.append("<p>There are no jobs yet. Once some have run, their figures are here.</p>")
         return _page(parts)
-    timed = tables[f"{unit}s"]
+    newest_first = sorted(tables["days"], key=lambda row: row["time"], reverse=True)
     parts += [
-        _section(f"Ended per {unit}", _lines(timed, "completed", "failed")),
+        _section(f"Ended per {unit}", _lines(analysis.drawn, "completed", "failed")),
         _section(f"Waiting at the end of each {unit}", _lines(tables["backlog"], "waiting")),
         _section(
-            f"Waited before the first attempt, 95th percentile per {unit}", _lines(timed, "waited_p95", largest=True)
+            f"Waited before the first attempt, 95th percentile per {unit}", _lines(analysis.drawn, "waited_p95")
         ),
         _section("Queues and handlers", _table(tables["handlers"])),
-        _section("Per day", _table(tables["days"])),
+        _section("Per day", _table(newest_first)),
         _section("Failures by fingerprint", _table(tables["failures"], "Nothing failed for good.")),
         _section("Blocked keys, and how they were released", _table(tables["blocked"], "No key was blocked.")),
         _section("Busiest keys", _table(tables["busiest_keys"], "No job had a key.")),
@@ -134,13 +134,11 @@ def _cell(value: Any, name: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ charts
 
 
-def _lines(rows: Sequence[dict[str, Any]], *names: str, largest: bool = False) -> str:
-    """A line per queue over time; of several handlers the sum, or the largest."""
-    series: dict[str, dict[datetime, float]] = defaultdict(lambda: defaultdict(float))
+def _lines(rows: Sequence[dict[str, Any]], *names: str) -> str:
+    """A line per queue over time, of the sum of these figures."""
+    series: dict[str, dict[datetime, float]] = defaultdict(dict)
     for row in rows:
-        value = sum(row[name] or 0 for name in names)
-        line = series[row["queue"]]
-        line[row["time"]] = max(line[row["time"]], value) if largest else line[row["time"]] + value
+        series[row["queue"]][row["time"]] = sum(row[name] or 0 for name in names)
     if not series:
         return "<p>Nothing.</p>"
     chosen = sorted(series, key=lambda queue: -sum(series[queue].values()))[:COLOURS]

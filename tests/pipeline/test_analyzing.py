@@ -149,6 +149,25 @@ def test_every_figure_is_what_sql_says_also_when_half_of_it_is_archived(spark, p
     assert not re.search(r"(src|href)=|@import|url\(", text), "it must stand alone"
 
 
+def test_a_long_history_is_drawn_whole_and_its_tables_end_with_today(spark, past, tmp_path, monkeypatch):
+    from django_jobqueue.pipeline import analyze_jobs, analyzing
+
+    whole = analyze_jobs(spark=spark, report=tmp_path / "whole.html")
+    monkeypatch.setattr(analyzing, "MOST_ROWS", 5)
+
+    cut = analyze_jobs(spark=spark, report=tmp_path / "cut.html")
+
+    for name in ("hours", "days"):
+        assert len(whole.tables[name]) > 5
+        assert cut.tables[name] == whole.tables[name][-5:]
+    last = sorted(whole.tables["backlog"], key=lambda row: (row["time"], row["queue"]))[-5:]
+    assert sorted(cut.tables["backlog"], key=lambda row: (row["time"], row["queue"])) == last
+    assert sum(row["completed"] for row in cut.drawn) == sum(row["completed"] for row in whole.tables["hours"])
+    assert {row["time"] for row in cut.drawn} == {row["time"] for row in whole.tables[f"{cut.unit}s"]}
+    charts = [(tmp_path / name).read_text().split("<h2>Queues")[0] for name in ("whole.html", "cut.html")]
+    assert re.findall("<polyline[^>]*>", charts[0])[:2] == re.findall("<polyline[^>]*>", charts[1])[:2]
+
+
 def test_the_admin_keeps_the_newest_pages(spark, tmp_path, monkeypatch, queue):
     from django_jobqueue.pipeline import analyze_jobs, analyzing
 
