@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
@@ -186,7 +187,7 @@ def test_a_task_rests_for_as_long_as_it_was_told(reading, monkeypatch, queue, si
             [queue.name, size],
         )
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(datasource, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
     bound = {"conninfo": reading.conninfo_of("default"), "rest": rest}
     source = type("Bound", (datasource.JobDataSource,), bound)({"columns": "id,data", "partitions": "1"})
     reader = source.reader(None)
