@@ -262,7 +262,9 @@ def analyze(options: dict[str, Any], style: Style, using: str, tell: Telling) ->
         for one in handlers[:SHOWN]
     ]  # fmt: skip
     told = f"{plural(found.jobs, 'job')}; the report is {found.report}."
-    return Answer(asdict(found), f"{table(head, rows, style)}\n{told}" if rows else told)
+    document = asdict(found)
+    del document["drawn"]  # the tables say the same, per handler
+    return Answer(document, f"{table(head, rows, style)}\n{told}" if rows else told)
 
 
 def _short(seconds_: float | None) -> str:

@@ -99,7 +99,7 @@ def _analyze(
                 found.written.append(_write(table, f"{folder.rstrip('/')}/{name}", format))
             found.tables[name] = _collected(table)
         if report is not None:
-            found.drawn = [as_dict(row) for row in figures.by_queue_and_time(kept, found.unit).collect()]
+            found.drawn = [as_dict(row) for row in figures.by_time(kept, found.unit, per=["queue"]).collect()]
         kept.unpersist()
     if report is not None:
         path = Path(report)

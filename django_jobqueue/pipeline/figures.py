@@ -6,6 +6,8 @@ to its end. Percentiles are exact up to ten thousand different values, and withi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -64,18 +66,11 @@ def by_handler(jobs: DataFrame) -> DataFrame:
     return measured(jobs).groupBy("queue", "name").agg(*_summary()).orderBy("queue", "name")
 
 
-def by_time(jobs: DataFrame, unit: str = HOUR) -> DataFrame:
-    """The same of what ended in each hour or day (UTC), per queue and handler."""
+def by_time(jobs: DataFrame, unit: str = HOUR, per: Sequence[str] = ("queue", "name")) -> DataFrame:
+    """The same of what ended in each hour or day (UTC), per queue and handler, or per queue alone."""
     ended = measured(jobs).where(F.col("finalized_at").isNotNull())
     timed = ended.withColumn("time", F.date_trunc(unit, "finalized_at"))
-    return timed.groupBy("time", "queue", "name").agg(*_summary()).orderBy("time", "queue", "name")
-
-
-def by_queue_and_time(jobs: DataFrame, unit: str = HOUR) -> DataFrame:
-    """The same per queue, whatever the handler: what the charts draw."""
-    ended = measured(jobs).where(F.col("finalized_at").isNotNull())
-    timed = ended.withColumn("time", F.date_trunc(unit, "finalized_at"))
-    return timed.groupBy("time", "queue").agg(*_summary()).orderBy("time", "queue")
+    return timed.groupBy("time", *per).agg(*_summary()).orderBy("time", *per)
 
 
 def failures(jobs: DataFrame) -> DataFrame:

@@ -33,8 +33,6 @@ _FRESH: dict[str, Any] = {
     "retry_count": 0,
     "crashes": 0,
     "assignee": "",
-    "hold": None,
-    "first_start_after": None,
     "started_at": None,
     "assigned_at": None,
     "expire_at": None,
@@ -211,9 +209,8 @@ def _send_sql(given: tuple[str, ...], overridden: tuple[str, ...], keyed: bool, 
 def _as_job(queue: str, job: Checked, row: tuple[Any, ...], using: str) -> Job:
     later = len(row) > len(_LEARNED)
     made = Job.from_row(using, _LEARNED_OF_LATER if later else _LEARNED, row)
-    values = made.__dict__
-    values.update(_FRESH | values)
-    values.update(
+    made.__dict__.update(
+        _FRESH,
         id=job.id,
         queue_id=queue,
         position=made.seq,
@@ -229,7 +226,7 @@ def _as_job(queue: str, job: Checked, row: tuple[Any, ...], using: str) -> Job:
     if later:
         made.first_start_after = made.start_after
     else:
-        made.start_after = made.created_at
+        made.__dict__.update(start_after=made.created_at, first_start_after=None, hold=None)
     if job.carried:
         made.carried = decode(job.carried)
     return made
