@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import UUID
+
+from django.db import connections
 
 from ..conf import get_settings
 from ..encoding import check_tags, check_text, clean_output
@@ -29,10 +32,14 @@ from .transactions import (
     database,
     in_transaction,
     is_strict,
+    joins,
     text_array,
     unless_locked,
     wake,
 )
+
+Pairs = list[tuple[Job, str | None]]  # jobs with their outputs as text
+PAUSES = (0.002, 0.005)  # seconds, before a batch is tried again
 
 
 @dataclass(slots=True)
@@ -86,7 +93,7 @@ def finish_many(
             _complete_free(some, finished, using)
             continue
         for few in chunks(some, MOST_KEYS):
-            _complete_laned(queue, policy, few, claimer if hand_over else None, finished, using)
+            _complete_lanes(queue, policy, few, claimer if hand_over else None, finished, using)
     for job, error in failed:
         _alone(job, partial(_fail_or_stop, job, error, finished, using), finished, using)
     return finished
@@ -113,10 +120,10 @@ def _check_pairs(pairs: object, option: str) -> None:
         raise InvalidOption(option, "expected a list of pairs (job, value)", hint="Pass the jobs fetch() returned.")
 
 
-def _grouped(completed: Sequence[tuple[Job, Any]]) -> dict[tuple[str, str], list[tuple[Job, str | None]]]:
+def _grouped(completed: Sequence[tuple[Job, Any]]) -> dict[tuple[str, str], Pairs]:
     """By queue and policy, with outputs that can be stored."""
     most = get_settings().MAX_OUTPUT_BYTES
-    groups: dict[tuple[str, str], list[tuple[Job, str | None]]] = defaultdict(list)
+    groups: dict[tuple[str, str], Pairs] = defaultdict(list)
     for pair in completed:
         job, output = pair
         if output is not None:
@@ -133,83 +140,82 @@ class _Claimer:
     columns: tuple[str, ...]
 
 
-def _complete_free(some: list[tuple[Job, str | None]], finished: Finished, using: str) -> None:
+def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
     statement = statements.at(leaf_of_job(some[0][0], using), statements.COMPLETE)
     [done] = at_once(using, [(statement, completion_of(some))])
     if any(job.came_by_group for job, _ in some):
         wake(using, [some[0][0].queue_id])  # the next of their groups may go
-    _account(some, {place for place, _ in done}, finished, using)
+    _complete_each(_account(some, {place for place, _ in done}, finished, using), finished, using)
+
+
+def _complete_lanes(
+    queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str
+) -> None:
+    """What a fetch has in hand it gives free in a moment; only what is still left then is looked at one by one."""
+    if not is_strict(using):
+        for pause in (*PAUSES, 0):
+            some = _complete_laned(queue, policy, some, claimer, finished, using)
+            if not some or joins(connections[using]):
+                break
+            time.sleep(pause)
+    _complete_each(some, finished, using)
 
 
 def _complete_laned(
-    queue: str,
-    policy: str,
-    some: list[tuple[Job, str | None]],
-    claimer: _Claimer | None,
-    finished: Finished,
-    using: str,
-) -> None:
-    if is_strict(using):
-        _account(some, set(), finished, using)
-        return
-    by_key = {job.singleton_key: (job, output) for job, output in some}
+    queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str
+) -> Pairs:
+    """What is left of them, because its key or its row is in somebody else's hands, or its claim was lost."""
     leaf = leaf_of_job(some[0][0], using)
+    limit = get_settings().HAND_OVER_LIMIT if claimer and policy == ORDERED else 0
 
-    def work(answers: Rows) -> tuple[set[int], Rows]:
-        ended = {some[place - 1][0].singleton_key: state for place, state in answers}
-        return {place for place, _ in answers}, _pass_on(queue, leaf, policy, ended, by_key, claimer, using)
+    def work(answers: Rows) -> tuple[Rows, dict[str, int], Rows]:
+        ours: dict[str, int] = {}  # lanes that may be handed over, and how often they were then
+        others: set[str] = set()
+        for place, state in answers:
+            job = some[place - 1][0]
+            if state in BLOCKING and job.handed_over < limit:
+                ours[job.singleton_key] = job.handed_over + 1
+            else:
+                others.add(job.singleton_key)
+        claimed: Rows = []
+        if claimer and ours:
+            claimed = _hand_over(queue, leaf, ours, claimer, using)
+            place_of_key = claimer.columns.index("singleton_key") + 3
+            others |= ours.keys() - {row[place_of_key] for row in claimed}
+        if others:
+            release(using, {Lane(queue, policy, key) for key in others}, wait=False, leaves={queue: leaf})
+        return answers, ours, claimed
 
     params = [queue, *completion_of(some), text_array(job.singleton_key for job, _ in some)]
-    done, claimed = in_transaction(using, work, [(statements.at(leaf, statements.COMPLETE_LANED), params)])
+    answers, ours, claimed = in_transaction(using, work, [(statements.at(leaf, statements.COMPLETE_LANED), params)])
     if claimer and claimed:
         next_jobs = as_jobs(using, leaf, queue, policy, claimer.columns, claimed)
-        finished.next += [_counted(job, by_key) for job in next_jobs]
-    _account(some, done, finished, using)
+        for job in next_jobs:
+            job.handed_over = ours[job.singleton_key]
+        finished.next += next_jobs
+    return _account(some, {place for place, _ in answers}, finished, using)
 
 
-def _pass_on(
-    queue: str,
-    leaf: str,
-    policy: str,
-    ended: dict[str, str],
-    by_key: dict[str, tuple[Job, str | None]],
-    claimer: _Claimer | None,
-    using: str,
-) -> Rows:
-    """Claim the next job of each lane in which one was ended, where that may be; release the other lanes."""
-    limit = get_settings().HAND_OVER_LIMIT if policy == ORDERED else 0
-    fit = {key for key, state in ended.items() if state in BLOCKING and by_key[key][0].handed_over < limit}
-    claimed: Rows = []
-    if claimer and fit:
-        params = {"queue": queue, "keys": text_array(sorted(fit)), "tags": claimer.tags, "worker": claimer.worker,
-                  "incarnation": claimer.incarnation}  # fmt: skip
-        statement = statements.at(leaf, statements.HAND_OVER, claimer.columns)
-        claimed = claimed_rows(using, statement, params, by_name=True)
-    others = set(ended)
-    if claimer and claimed:
-        place = claimer.columns.index("singleton_key") + 3
-        others -= {row[place] for row in claimed}
-    if others:
-        release(using, {Lane(queue, policy, key) for key in others}, wait=False, leaves={queue: leaf})
-    return claimed
+def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str) -> Rows:
+    """Claim the next job of each of these lanes, whose job before it was just ended, where that may be."""
+    params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
+              "incarnation": claimer.incarnation}  # fmt: skip
+    return claimed_rows(using, statements.at(leaf, statements.HAND_OVER, claimer.columns), params, by_name=True)
 
 
-def _counted(job: Job, by_key: dict[str, tuple[Job, str | None]]) -> Job:
-    job.handed_over = by_key[job.singleton_key][0].handed_over + 1
-    return job
-
-
-def _account(some: list[tuple[Job, str | None]], done: set[int], finished: Finished, using: str) -> None:
-    """What the statement finished, by its place in the batch; the rest is looked at one by one."""
+def _account(some: Pairs, done: set[int], finished: Finished, using: str) -> Pairs:
+    """Note what the statement finished, by its place in the batch; the rest is returned."""
     capacity.ended(using, (job.id for place, (job, _) in enumerate(some, 1) if place in done))
     if len(done) == len(some):
         finished.completed += [job.id for job, _ in some]
-        return
-    for place, (job, output) in enumerate(some, 1):
-        if place in done:
-            finished.completed.append(job.id)
-        else:
-            _complete_alone(job, output, finished, using)
+        return []
+    finished.completed += [job.id for place, (job, _) in enumerate(some, 1) if place in done]
+    return [pair for place, pair in enumerate(some, 1) if place not in done]
+
+
+def _complete_each(some: Pairs, finished: Finished, using: str) -> None:
+    for job, output in some:
+        _complete_alone(job, output, finished, using)
 
 
 def _complete_alone(job: Job, output: str | None, finished: Finished, using: str) -> None:

@@ -288,9 +288,7 @@ def _picking(using: str, queue: str, known: _Known, is_beyond: bool) -> tuple[st
     kind = Queue.objects.using(using).filter(name=queue, policy=known.policy, partition=known.partition, paused_at=None)
 
     def pick(look: Look, most: str = "%s") -> tuple[str, tuple[Any, ...]]:
-        picked = _picked(using, queue, look).filter(Exists(kind)).values_list("tid")[:_ANY_LIMIT]
-        statement, params = _spelled(*_statement(using, known.leaf, picked))
-        return statement.replace(f"LIMIT {_ANY_LIMIT} ", f"LIMIT {most} "), (*params, _ANY_LIMIT)
+        return _kept(using, known.leaf, _picked(using, queue, look).filter(Exists(kind)).values_list("tid"), most)
 
     if not is_beyond:
         statement, params = pick(Look())
@@ -302,6 +300,12 @@ def _picking(using: str, queue: str, known: _Known, is_beyond: bool) -> tuple[st
         "picked AS MATERIALIZED (TABLE above UNION ALL TABLE within)",
         params + more,
     )
+
+
+def _kept(using: str, leaf: str, picked: Any, most: str = "%s") -> tuple[str, tuple[Any, ...]]:
+    """A statement for any limit, and for any place in the order."""
+    statement, params = _spelled(*_statement(using, leaf, picked[:_ANY_LIMIT]))
+    return statement.replace(f"LIMIT {_ANY_LIMIT} ", f"LIMIT {most} "), (*params, _ANY_LIMIT)
 
 
 def _spelled(statement: str, params: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
@@ -331,6 +335,17 @@ class Look(NamedTuple):
     within: int | None = None
     after: int | None = None
     below: int | None = None
+
+    @property
+    def place(self) -> Place | None:
+        priority = next((bound for bound in (self.above, self.within, self.below) if bound is not None), None)
+        return None if priority is None else (priority, self.after or 0)
+
+    def anywhere(self) -> Look:
+        """The same part with values that stand for any."""
+        priorities = (None if bound is None else _ANY_PRIORITY for bound in (self.above, self.within, self.below))
+        above, within, below = priorities
+        return Look(above, within, None if self.after is None else _ANY_POSITION, below)
 
 
 def _looks(claimer: Claimer) -> Iterable[Look]:
@@ -372,11 +387,19 @@ def _candidates(claimer: Claimer, look: Look, limit: int, without: Collection[st
     """Fetchable jobs in order, locked, without these keys; whatever somebody else has locked is passed over."""
     if claimer.tags:
         return _tagged_candidates(claimer, look, limit, without)
-    picked = _picked(claimer.using, claimer.queue, look)
     if without:
-        picked = picked.exclude(singleton_key__in=without)
-    statement, params = _statement(claimer.using, claimer.leaf, picked.values_list(*_CANDIDATE)[:limit])
-    return [Candidate(*row) for row in claimer.rows(statement, params)]
+        picked = _picked(claimer.using, claimer.queue, look).exclude(singleton_key__in=without)
+        found = claimer.rows(*_statement(claimer.using, claimer.leaf, picked.values_list(*_CANDIDATE)[:limit]))
+        return [Candidate(*row) for row in found]
+    statement, stand_ins = _looking(claimer.using, claimer.queue, claimer.leaf, look.anywhere())
+    params = [_stands_for(param, look.place, limit) for param in stand_ins]
+    return [Candidate(*row) for row in claimer.rows(statement, params, by_name=True)]
+
+
+@lru_cache(maxsize=512)
+def _looking(using: str, queue: str, leaf: str, look: Look) -> tuple[str, Sequence[Any]]:
+    """The ORM's statement that looks for candidates along a part of the order; cached for the same reason."""
+    return _kept(using, leaf, _picked(using, queue, look).values_list(*_CANDIDATE))
 
 
 _CANDIDATE = ("tid", "id", "singleton_key", "state", "seq", "priority", "position")

@@ -87,15 +87,18 @@ def release(using: str, lanes: Collection[Lane], *, wait: bool = True, leaves: M
     if leaves is None:
         leaves = leaves_of(using, [queue for queue, _ in grouped])
     later: set[Lane] = set()
+    woken: set[str] = set()
     for (queue, policy), keys in grouped.items():
         statement = statements.RELEASE_LANES if policy == ORDERED else statements.RELEASE_RUNNING
         statement = statements.at(leaves[queue], statement).format(skip_locked="" if wait else "SKIP LOCKED")
         params = {"queue": queue, "policy": policy, "keys": text_array(sorted(keys))}
-        locked = claimed_rows(using, statement, params, by_name=policy == ORDERED)
-        later.update(Lane(queue, policy, key) for (key,) in locked)
+        waiting = claimed_rows(using, statement, params, by_name=policy == ORDERED)
+        later.update(Lane(queue, policy, key) for key, is_locked in waiting if is_locked)
+        if waiting or policy != ORDERED:  # of those only who is held is looked for, not who was passed over
+            woken.add(queue)
     if later:
         _release_later(using, later)
-    wake(using, {lane.queue for lane in lanes})
+    wake(using, woken)
 
 
 def release_each(using: str, lanes: Collection[Lane]) -> None:

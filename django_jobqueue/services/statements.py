@@ -222,8 +222,18 @@ def _lowest(hold: str, columns: str = "seq") -> str:
     )
 
 
+# The first of a lane in the order of that index: one that is held for the lane, else one that is not due, else one that
+# can go. So who has seen one that can go need not look for the others.
+_PLACE = "ctid AS tid, seq, priority"
+_FIRST = (
+    f"SELECT {_PLACE}, hold FROM {LEAF} WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = k.key"
+    " ORDER BY hold, seq LIMIT 1"
+)
+
 _BLOCKS = f"(SELECT delayed_head = '{DelayedHead.BLOCK}' FROM jobqueue_queue WHERE name = %(queue)s)"
 _BLOCKED = f"(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND {IS_BLOCKING} AND singleton_key = k.key LIMIT 1)"
+# The first that is not due, where that one counts.
+_LATER = f"""(SELECT CASE WHEN {_BLOCKS} THEN ({_lowest(f"= '{Hold.UNTIL}'")}) END)"""
 # Due, but its hold is not yet lifted: it counts, and it goes before any later job of its key.
 _OVERDUE = f"""(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = '{ORDERED}' AND hold = '{Hold.UNTIL}'
         AND singleton_key = k.key AND start_after <= {NOW} AND state = '{JobState.CREATED}' AND seq < k.seq
@@ -237,9 +247,9 @@ _ANY_DUE = f"""(SELECT start_after <= {NOW} FROM {LEAF} WHERE queue_id = %(queue
 LOOK_AT_LANES = f"""
 SELECT k.key, k.blocked, k.seq, (CASE WHEN NOT k.blocked AND {_ANY_DUE} THEN {_OVERDUE} END) IS NOT NULL
 FROM (SELECT k.key, {_BLOCKED} IS NOT NULL AS blocked,
-        LEAST(({_lowest("IS NULL")}), ({_lowest(f"= '{Hold.LANE}'")}),
-            (SELECT CASE WHEN {_BLOCKS} THEN ({_lowest(f"= '{Hold.UNTIL}'")}) END)) AS seq
-    FROM unnest(%(keys)s::text[]) k(key) OFFSET 0) k
+        CASE WHEN first.hold IS NULL THEN first.seq ELSE
+            LEAST(CASE WHEN first.hold = '{Hold.LANE}' THEN first.seq END, ({_lowest("IS NULL")}), {_LATER}) END AS seq
+    FROM unnest(%(keys)s::text[]) k(key) LEFT JOIN LATERAL ({_FIRST}) first ON true OFFSET 0) k
 """
 
 LOOK_AT_RUNNING = f"""
@@ -262,31 +272,36 @@ WITH waiting AS MATERIALIZED (
 UPDATE {LEAF} j SET hold = '{Hold.LANE}' FROM waiting WHERE j.ctid = waiting.tid
 """
 
-_HEAD_OF_FREE = f"""
-    SELECT k.key, LEAST(free.seq, held.seq) AS seq, held.seq < COALESCE(free.seq, held.seq + 1) AS is_held,
-        CASE WHEN held.seq < COALESCE(free.seq, held.seq + 1) THEN held.tid ELSE free.tid END AS tid,
-        CASE WHEN held.seq < COALESCE(free.seq, held.seq + 1) THEN held.priority ELSE free.priority END AS priority
-    FROM unnest(%(keys)s::text[]) k(key)
-    LEFT JOIN LATERAL ({_lowest("IS NULL", "ctid AS tid, seq, priority")}) free ON true
-    LEFT JOIN LATERAL ({_lowest(f"= '{Hold.LANE}'", "ctid AS tid, seq, priority")}) held ON true
-    LEFT JOIN LATERAL (SELECT seq FROM ({_lowest(f"= '{Hold.UNTIL}'")}) d WHERE {_BLOCKS}) later ON true
-    WHERE LEAST(free.seq, held.seq) < COALESCE(later.seq, 9223372036854775807)
+# Who goes next in each of these lanes is whoever was seen first, if it can go. If not, it is the lower of that one and
+# the first that can go, unless one that is not due goes before both.
+_SEEN = f"SELECT k.key, first.* FROM unnest(%(keys)s::text[]) k(key) CROSS JOIN LATERAL ({_FIRST}) first"
+_OTHER_GOES = f"(k.hold = '{Hold.UNTIL}' OR free.seq < k.seq)"
+
+
+def _lower(column: str) -> str:
+    return f"CASE WHEN {_OTHER_GOES} THEN free.{column} ELSE k.{column} END"
+
+
+_HEAD_OF_HELD = f"""
+    SELECT k.key, {_lower("tid")} AS tid, {_lower("seq")} AS seq, {_lower("priority")} AS priority
+    FROM seen k LEFT JOIN LATERAL ({_lowest("IS NULL", _PLACE)}) free ON true
+    WHERE k.hold IS NOT NULL AND {_lower("seq")} < COALESCE({_LATER}, 9223372036854775807)
 """
-_HEAD = f"{_HEAD_OF_FREE} AND {_BLOCKED} IS NULL"
 
 # Lifts the hold of the job that goes next in each of these lanes, if there is one. Needs the locks of the keys, taken
-# by an earlier statement: looking and locking in one statement would look with the old snapshot. {skip_locked} leaves
-# a row that somebody else has locked, and its key is returned. Here the row is found again by its id, because it may
-# have been waited for: then it has moved, and its new place is one that this statement's snapshot does not show.
+# by an earlier statement: looking and locking in one statement would look with the old snapshot. Returns the lanes in
+# which somebody waits, and whether {skip_locked} left a row because somebody else has locked it. Here the row is found
+# again by its id, because it may have been waited for: then it has moved, and its new place is one that this
+# statement's snapshot does not show.
 RELEASE_LANES = f"""
-WITH head AS MATERIALIZED ({_HEAD}),
+WITH seen AS MATERIALIZED ({_SEEN}),
+head AS MATERIALIZED ({_HEAD_OF_HELD} AND {_OTHER_GOES} IS NOT TRUE AND {_BLOCKED} IS NULL),
 got AS MATERIALIZED (
     SELECT head.key, g.id FROM head CROSS JOIN LATERAL (
         SELECT id FROM {LEAF} WHERE ctid = head.tid AND state = '{JobState.CREATED}'
-        LIMIT 1 FOR UPDATE {{skip_locked}}) g
-    WHERE head.is_held),
+        LIMIT 1 FOR UPDATE {{skip_locked}}) g),
 released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
-SELECT key FROM head WHERE is_held AND NOT key = ANY(ARRAY(SELECT key FROM got))
+SELECT key, key IN (SELECT key FROM head) AND NOT key IN (SELECT key FROM got) FROM seen
 """
 
 RELEASE_RUNNING = f"""
@@ -301,7 +316,7 @@ got AS MATERIALIZED (
         SELECT id FROM {LEAF} WHERE ctid = head.tid AND hold = '{Hold.LANE}'
         LIMIT 1 FOR UPDATE {{skip_locked}}) g),
 released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
-SELECT key FROM head WHERE NOT key = ANY(ARRAY(SELECT key FROM got))
+SELECT key, NOT key IN (SELECT key FROM got) FROM head
 """
 
 # -------------------------------------------------------------------------------------------------- finishing
@@ -353,7 +368,8 @@ WHERE id = %s AND attempt = %s AND state IN {listed(leads_to(JobState.COMPLETED)
 # with a higher priority waits elsewhere in the queue and nothing due in the lane goes first. Only for lanes whose
 # blocking job was ended by this transaction: there can be no other, so that nobody needs to look for one.
 HAND_OVER = f"""
-WITH head AS MATERIALIZED ({_HEAD_OF_FREE}),
+WITH seen AS MATERIALIZED ({_SEEN}),
+head AS MATERIALIZED (SELECT key, tid, seq, priority FROM seen WHERE hold IS NULL UNION ALL {_HEAD_OF_HELD}),
 next AS MATERIALIZED (
     SELECT n.tid FROM head k CROSS JOIN LATERAL (
         SELECT ctid AS tid FROM {LEAF} WHERE ctid = k.tid AND state = '{JobState.CREATED}' AND tags @> %(tags)s::text[]
@@ -554,7 +570,7 @@ HAS_LANE_IN_ORDER = IN_LANE
 STRANDED_IN_ORDER = f"""{_LANES.replace("{which}", HAS_LANE_IN_ORDER)}
 SELECT count(*), max(k.key), COALESCE(array_agg(k.key) FILTER (WHERE CASE
     WHEN held.seq IS NULL OR {_BLOCKED} IS NOT NULL OR ({_lowest("IS NULL")}) IS NOT NULL THEN false
-    ELSE COALESCE(held.seq < (SELECT CASE WHEN {_BLOCKS} THEN ({_lowest(f"= '{Hold.UNTIL}'")}) END), true) END),
+    ELSE COALESCE(held.seq < {_LATER}, true) END),
     '{{{{}}}}'::text[])
 FROM k LEFT JOIN LATERAL ({_lowest(f"= '{Hold.LANE}'")}) held ON true WHERE k.key IS NOT NULL
 """

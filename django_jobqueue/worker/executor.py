@@ -24,6 +24,7 @@ from ..conf import get_settings
 from ..exceptions import ClaimLost
 from ..handlers import Handler, JobContext, JobExpired
 from ..models import Job
+from ..services.lanes import chunks
 from ..signals import job_started
 from .cleanliness import LeftOpen, Surroundings
 from .endings import (
@@ -107,11 +108,10 @@ class Executor:
         if self.loop is not None:
             self.loop.stop()
 
-    def begin(self, items: Iterable[Item], chunk: int) -> None:
+    def begin(self, items: list[Item], chunk: int) -> None:
         """Let plain handlers run, so many of them one after the other in one thread."""
-        rest = deque(items)
-        while rest:
-            self.ready.put(deque(rest.popleft() for _ in range(min(chunk, len(rest)))))
+        for some in chunks(items, chunk):
+            self.ready.put(deque(some))
 
     def begin_group(self, items: list[Item]) -> None:
         """Let these run in their order; all of them plain, or all asynchronous."""

@@ -16,6 +16,7 @@ from ..exceptions import QueueNotFound
 from ..handlers import Handler
 from ..models import Job, Queue
 from ..policies import LANED, QueuePolicy
+from ..services.lanes import MOST_KEYS
 from ..services.workers import give_back_unheld, load_whole
 from ..signals import job_finished, job_started
 from ..states import FailureReason
@@ -34,6 +35,8 @@ STALE_SECONDS = 1.0  # claimed work that nobody began for that long goes back
 EMPTY_SECONDS = 0.005  # an empty queue is not looked at again sooner, however often somebody wakes us
 
 BATCHES = 2  # that are claimed and not begun, at most: one to begin, one to come
+LANES = 500  # of a queue that are in a child's hands, at most: some to be written, some to run, some to come
+LANES_AT_ONCE = 100  # to be taken, so that other children get theirs
 AFTER_TROUBLE_SECONDS = 30.0  # without fetching ahead, perhaps because there is no connection or no thread to spare
 
 CHUNK_SECONDS = 0.001
@@ -54,6 +57,8 @@ class Line:
         self._woken: set[str] = set()  # those somebody woke us for; filled by the listener's thread
         self._asynchronous: set[str] = set()  # those whose handlers all are
         self._by_group: set[str] = set()  # those that are read by group
+        self._laned: set[str] = set()  # those that have lanes
+        self._with_lanes: set[str] = set()  # those of which enough lanes were taken
         self._shown: set[str] = set()  # those of which a handler gets the whole job
         self._bookmarks: dict[str, services.Bookmark] = {}
         self._refreshed_at = float("-inf")
@@ -93,6 +98,11 @@ class Line:
         """Whether handlers have nothing more to begin."""
         return self.child.executor.ready.empty()
 
+    def most_at_once(self, policy: str) -> int:
+        """How many results to write together: of lanes what one transaction may, so that others run meanwhile."""
+        most = self.child.settings.BATCH_SIZE
+        return min(most, MOST_KEYS) if policy in LANED else 2 * most
+
     def is_careful(self) -> bool:
         """Whether a suspect runs or waits to run, so that nothing else may begin."""
         if self.alone is not None and self.alone not in self.child.held:
@@ -120,7 +130,18 @@ class Line:
         wanted = min(BATCHES * settings.BATCH_SIZE, max(0, child.options.concurrency - running) + ahead)
         if waiting > wanted // 2 or unrecorded >= settings.BATCH_SIZE:
             return 0
+        if queue in self._laned:
+            most = min(most, self._room_for_lanes(queue))
         return min(most, settings.BATCH_SIZE, wanted - waiting)
+
+    def _room_for_lanes(self, queue: str) -> int:
+        """Who has a lane keeps it for many jobs: so it takes few at a time, and none while it has enough to be busy."""
+        held = sum(job.__dict__["queue_id"] == queue for job in self.child.held.values())
+        if held >= LANES:
+            self._with_lanes.add(queue)
+        elif held < MOST_KEYS:
+            self._with_lanes.discard(queue)
+        return 0 if queue in self._with_lanes else min(LANES_AT_ONCE, LANES - held)
 
     def fill(self, now: float) -> bool:
         """Claim from the queues that may have something; whether anything came."""
@@ -262,6 +283,7 @@ class Line:
         child = self.child
         policies = dict(Queue.objects.using(child.using).order_by("name").values_list("name", "policy"))
         there = list(policies)
+        self._laned = {name for name, policy in policies.items() if policy in LANED}
         if child.options.grouping:
             self._by_group = {name for name, policy in policies.items() if policy == QueuePolicy.STANDARD}
         known = handlers.all_handlers()

@@ -78,12 +78,13 @@ class Recorder:
         child, settings, results = self.child, self.child.settings, self.child.executor.results
         if not results:
             return False
-        if len(results) < min(len(child.held), settings.BATCH_SIZE) and not child.line.is_starving():
+        most = child.line.most_at_once(results[0][0].policy)
+        if len(results) < min(len(child.held), most) and not child.line.is_starving():
             self._first_at = self._first_at or now
             if now - self._first_at < settings.FINISH_SECONDS:
                 return False
         self._first_at = None
-        self.record([results.popleft() for _ in range(min(len(results), 2 * settings.BATCH_SIZE))])
+        self.record([results.popleft() for _ in range(min(len(results), most))])
         return True
 
     def record(self, batch: list[Result]) -> None:
