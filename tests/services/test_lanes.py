@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.policies import DelayedHead
+from django_jobqueue.services import statements
 from django_jobqueue.states import BLOCKING, FINAL, FailureReason, Hold, JobState
 from tests.factories import JobFactory
 from tests.past import ago, reread, rewrite
@@ -288,3 +291,71 @@ def test_a_key_is_released_where_it_cannot_be_handed_over(fifo_queue, settings, 
     assert (finished.completed, finished.next) == ([job.pk], [])
     assert reread(second).state == JobState.CREATED
     assert reread(second).hold == (Hold.UNTIL if why == "delay" else None)
+
+
+def lanes_of_every_kind(queue: Queue) -> dict[str, list[Job]]:
+    """What waits in each lane, behind a job that runs: up to three jobs, each held or not in any way."""
+    now = timezone.now()
+    kinds = {"free": (None, now), "behind": (Hold.LANE, now), "later": (Hold.UNTIL, now + AN_HOUR)}
+    waiting = {}
+    for lane in [lane for length in (1, 2, 3) for lane in product(kinds, repeat=length)]:
+        key = " ".join(lane)
+        sent(queue, singleton_key=key)
+        waiting[key] = [
+            JobFactory(queue=queue, singleton_key=key, hold=hold, start_after=due)
+            for hold, due in (kinds[kind] for kind in lane)
+        ]
+    return waiting
+
+
+def next_of(waiting: list[Job], delayed_head: str) -> Job | None:
+    """Whose turn it is, said as simply as it can be."""
+    for job in waiting:
+        if job.hold != Hold.UNTIL:
+            return job
+        if delayed_head == DelayedHead.BLOCK:
+            return None
+    return None
+
+
+@pytest.mark.parametrize("name", ("fifo_queue", "blocking_queue"))
+@pytest.mark.parametrize("hand_over", (True, False))
+def test_the_next_of_a_lane_goes_whatever_holds_the_others(request, name, hand_over):  # R241 B18
+    queue = request.getfixturevalue(name)
+    lanes = lanes_of_every_kind(queue)
+    running = {job.singleton_key: job for job in services.fetch(queue.name, limit=100)}
+    assert running.keys() == lanes.keys()
+    expected = {job.pk for waiting in lanes.values() if (job := next_of(waiting, queue.delayed_head))}
+
+    finished = services.finish_many([(job, None) for job in running.values()], hand_over=hand_over)
+
+    assert len(finished.completed) == len(lanes)
+    came = finished.next if hand_over else services.fetch(queue.name, limit=100)
+    assert {job.pk for job in came} == expected
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_batch_waits_a_moment_for_keys_that_somebody_looks_at(fifo_queue):
+    keys = [f"k{n}" for n in range(20)]
+    services.send_many(fifo_queue.name, [{"singleton_key": key} for key in keys * 2])
+    jobs = services.fetch(fifo_queue.name, limit=20)
+    batches = []
+
+    with connection.copy().cursor() as other:  # as a fetch does, which found these keys taken
+        other.execute("BEGIN")
+        other.execute(statements.TRY_KEYS, [fifo_queue.name, keys[:10]])
+
+        def watch(execute, sql, params, many, context):
+            result = execute(sql, params, many, context)
+            if sql.startswith("SET TRANSACTION"):
+                batches.append(sql)
+                if len(batches) == 1:
+                    other.execute("ROLLBACK")
+            return result
+
+        with connection.execute_wrapper(watch):
+            finished = services.finish_many([(job, None) for job in jobs], hand_over=True)
+        other.db.close()
+
+    assert len(batches) == 2
+    assert len(finished.completed) == len(finished.next) == 20

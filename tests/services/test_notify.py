@@ -191,6 +191,16 @@ def test_completing_wakes_those_who_wait_for_the_next_of_its_key(fifo_queue, hea
     assert heard() == [fifo_queue.name]
 
 
+def test_completing_the_last_of_a_key_wakes_nobody(fifo_queue, heard):
+    one, other = claimed(fifo_queue), claimed(fifo_queue)
+    heard()
+
+    services.complete(one)
+    services.finish_many([(other, None)], hand_over=True)
+
+    assert heard() == []
+
+
 def test_an_operators_retry_wakes_its_queue(queue, heard):
     job = job_in(JobState.FAILED, queue)
     heard()

@@ -12,6 +12,7 @@ from django_jobqueue import job, services
 from django_jobqueue.handlers import JobContext
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
+from django_jobqueue.worker.line import LANES
 from tests.factories import QueueFactory
 from tests.waiting import until
 
@@ -117,3 +118,19 @@ def test_a_handler_of_another_queue_gets_the_whole_job_too(queue, run):
 
     ends(sent(queue, name=curious.name, tags=["red"]))
     assert seen == [(["red"], True)]
+
+
+def test_a_worker_takes_some_lanes_and_leaves_the_others_to_others(fifo_queue, run, gate):
+    @job(queue=fifo_queue.name, singleton_key=lambda n: f"k{n}")
+    def quick_at_first(n: int) -> None:
+        if n >= 50:
+            gate.wait()
+
+    item = quick_at_first.using().item
+    services.send_many(fifo_queue.name, [item(n) for n in range(50)])
+    run(fifo_queue.name)
+    until(lambda: unfinished() == 0, "it believes its handlers to be quick")
+
+    services.send_many(fifo_queue.name, [item(n) for n in range(50, 800)])
+
+    assert until(lambda: (taken := Job.objects.running().count()) >= LANES and taken, "it has many") == LANES
