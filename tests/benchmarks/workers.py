@@ -130,7 +130,8 @@ def _sending(bench: _Bench) -> list[Row]:
 
 def _draining(bench: _Bench) -> list[Row]:
     free = bench.scaled(60_000)
-    small, large = bench.scaled(20_000), bench.scaled(100_000)
+    small = 20_000  # whatever the scale: of fewer, most would be the first of their key, and not handed over
+    large = bench.scaled(100_000, least=2 * small)
 
     def by_psycopg(processes: int) -> float:
         _fill(BASE, "plain", range(free))
