@@ -135,9 +135,9 @@ def test_what_is_planned_for_any_values_reads_along_the_same_indexes(filled):
     for _ in range(preparing.AFTER + 1):
         services.send("plain")
         services.send("ordered", singleton_key="a")
-        bookmark = services.Bookmark()
-        for queue in ("plain", "plain", "ordered"):
-            jobs = services.fetch(queue, 5, bookmark=bookmark if queue == "plain" else None)
+        bookmarks = {"plain": services.Bookmark(), "ordered": services.Bookmark()}
+        for queue in ("plain", "plain", "ordered", "ordered"):
+            jobs = services.fetch(queue, 5, bookmark=bookmarks[queue])
             assert len(services.finish_many([(job, None) for job in jobs], hand_over=True).completed) == 5
             services.finish_many([(job, None) for job in services.fetch(queue, 5)])
     plans, indexes = Plans(), _names()

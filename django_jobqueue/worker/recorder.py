@@ -79,7 +79,7 @@ class Recorder:
         if not results:
             return False
         most = child.line.most_at_once(results[0][0].policy)
-        if len(results) < min(len(child.held), most) and not child.line.is_starving():
+        if len(results) < min(len(child.held), settings.BATCH_SIZE, most) and not child.line.is_starving():
             self._first_at = self._first_at or now
             if now - self._first_at < settings.FINISH_SECONDS:
                 return False
