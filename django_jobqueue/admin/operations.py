@@ -147,7 +147,7 @@ class OperationAdmin(JobQueueAdmin):
 
     @admin.display(description=_("what"))
     def verb_shown(self, operation: Operation) -> str:
-        return operation.verb
+        return f"{operation.verb} {operation.queue}" if operation.verb in ("pause", "resume") else operation.verb
 
     @admin.display(description=_("why"))
     def reason_shown(self, operation: Operation) -> str:

@@ -173,7 +173,7 @@ class QueueAdmin(JobQueueAdmin):
             raise PermissionDenied
         name = unquote(name)
         try:
-            verb(name)
+            verb(name, operator=request.user.get_username())
         except JobQueueError as error:
             raise Http404 from error
         self.message_user(request, said % name, messages.SUCCESS)
@@ -182,13 +182,13 @@ class QueueAdmin(JobQueueAdmin):
     @admin.action(description=_("Pause selected queues"), permissions=["pause"])
     def pause_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for name in queryset.values_list("name", flat=True):
-            services.pause(name)
+            services.pause(name, operator=request.user.get_username())
         self.message_user(request, _("Paused: what runs goes on, sends are accepted."))
 
     @admin.action(description=_("Resume selected queues"), permissions=["pause"])
     def resume_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for name in queryset.values_list("name", flat=True):
-            services.resume(name)
+            services.resume(name, operator=request.user.get_username())
         self.message_user(request, _("They go on."))
 
     # ------------------------------------------------------------------------------------------------------ columns

@@ -197,14 +197,18 @@ def _would_purge(queue: str, jobs: Any) -> Answer:
 
 def pause(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Hand out no more jobs of a queue."""
-    services.pause(options["queue"], using=using)
+    services.pause(options["queue"], **_noted(options), using=using)
     return Answer(_queue(options, using), f"{options['queue']} is paused: what runs goes on, sends are accepted.")
 
 
 def resume(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Hand out jobs of a queue again."""
-    services.resume(options["queue"], using=using)
+    services.resume(options["queue"], **_noted(options), using=using)
     return Answer(_queue(options, using), f"{options['queue']} goes on.")
+
+
+def _noted(options: dict[str, Any]) -> dict[str, str]:
+    return {"operator": options["operator"], "reason": options["reason"] or ""}
 
 
 def _queue(options: dict[str, Any], using: str) -> dict[str, Any]:

@@ -93,8 +93,18 @@ def _send(parser: ArgumentParser) -> None:
     parser.add_argument("--tag", action="append", help="a tag; may be repeated")
 
 
-def _operator(parser: ArgumentParser) -> None:
+def _recorded(parser: ArgumentParser) -> None:
     parser.add_argument("--operator", metavar="NAME", default=this_user(), help="who is recorded (default: you)")
+
+
+def _pausing(parser: ArgumentParser) -> None:
+    _queue(parser)
+    parser.add_argument("--reason", metavar="WHY", help="is recorded")
+    _recorded(parser)
+
+
+def _operator(parser: ArgumentParser) -> None:
+    _recorded(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
 
 
@@ -156,8 +166,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "cancel": Subcommand("cancel jobs that wait or run", acting.cancel, _cancel, asks=True),
     "delete": Subcommand("delete finished jobs, all or none", acting.delete, _delete, asks=True),
     "purge": Subcommand("delete jobs of a queue, whatever they are doing", acting.purge, _purge, asks=True),
-    "pause": Subcommand("hand out no more jobs of a queue", acting.pause, _queue),
-    "resume": Subcommand("hand out jobs of a queue again", acting.resume, _queue),
+    "pause": Subcommand("hand out no more jobs of a queue", acting.pause, _pausing),
+    "resume": Subcommand("hand out jobs of a queue again", acting.resume, _pausing),
     "maintain": Subcommand("expire, recover, clean up: one pass", acting.maintain, _maintain),
     "archive": Subcommand("finished jobs into the lake", lake.archive, lake.archive_arguments, asks=True, tells=True),
     "restore": Subcommand("send archived jobs again", lake.restore, lake.restore_arguments, asks=True, tells=True),

@@ -20,15 +20,13 @@ from .finish import (
     stop,
 )
 from .inspect import Minute, Stats, activity, blocked_keys, get_job, list_jobs, stats, why
-from .operate import Cancellation, Outcome, cancel, delete, purge, retry, skip
+from .operate import Cancellation, Outcome, cancel, delete, pause, purge, resume, retry, skip
 from .operations import advance_operation, begin_operation, resume_operation, stop_operation
 from .queues import (
     create_fifo_queue,
     create_queue,
     delete_queue,
     get_queue,
-    pause,
-    resume,
     update_queue,
 )
 from .recover import (

@@ -17,7 +17,7 @@ from ..encoding import check_tags
 from ..exceptions import JobNotFound, NotOrdered
 from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
-from ..models import BlockedKey, Job, Queue, Worker
+from ..models import BlockedKey, Job, Operation, Queue, Worker
 from ..options import LARGEST, check_int, check_state
 from ..policies import ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
@@ -224,7 +224,7 @@ def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object
     if queue is None:
         return f"Its queue {job.queue_id!r} does not exist any more."
     if queue.is_paused:
-        return f"The queue {queue.name!r} is paused since {_time(queue.paused_at)}."
+        return f"The queue {queue.name!r} is paused since {_time(queue.paused_at)}{_by_whom(queue, using)}."
     ahead = _ahead_in_lane(job, queue, using)
     if ahead is not None:
         return ahead
@@ -233,6 +233,16 @@ def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object
         what = "its next attempt" if job.state in RETRYING else "its start"
         return f"It waits until {_time(job.start_after)} for {what}."
     return _no_worker(job, using) or _no_handler(job, find_handler) or _place(job, using) + _ahead_in_group(job, using)
+
+
+def _by_whom(queue: Queue, using: str) -> str:
+    """Who paused it and why, if that was said."""
+    pauses = Operation.objects.using(using).filter(verb="pause", queue=queue.name, started_at__gte=queue.paused_at)
+    found = pauses.order_by("started_at").first()
+    if found is None:
+        return ""
+    reason = found.reason.strip().rstrip(".")
+    return (f", by {found.operator!r}" if found.operator else "") + (f": {reason}" if reason else "")
 
 
 def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:

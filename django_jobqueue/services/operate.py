@@ -1,4 +1,4 @@
-"""What operators and callers do to jobs: retry, skip, cancel, delete, purge, reschedule."""
+"""What operators and callers do: retry, skip, cancel, delete and purge jobs, pause and resume queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..encoding import check_tags, check_text, clean_text, encode
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
-from ..models import Job, Operation
+from ..models import Job, Operation, Queue
 from ..options import check_state
 from ..policies import LANED, QueuePolicy
 from ..states import DEAD, FINAL, OCCUPIED, FailureReason, JobState
@@ -27,8 +27,8 @@ from . import announce, lanes, statements
 from .finish import Target
 from .lanes import chunks, lanes_of
 from .moves import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
-from .queues import check_exists, named
-from .transactions import after_commit, database, in_transaction, joins, rows
+from .queues import check_exists, named, no_queue
+from .transactions import after_commit, database, in_transaction, joins, rows, wake
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()
@@ -229,6 +229,31 @@ def purge(queue: str, state: str | None = None, *, operator: str = "", using: st
     if note.operator:
         _record("purge", note, queue, [], {}, using, count=deleted)
     return deleted
+
+
+def pause(queue: str, *, operator: str = "", reason: str = "", using: str | None = None) -> None:
+    """Hand out no more jobs of this queue; what runs goes on, and sends are accepted.
+
+    Named an operator or a reason, it is recorded as an ``Operation``.
+    """
+    _switch("pause", queue, StatementTimestamp(), _noted(operator, reason), database(using))
+
+
+def resume(queue: str, *, operator: str = "", reason: str = "", using: str | None = None) -> None:
+    """Hand out jobs of this queue again; recorded as :func:`pause` is."""
+    using = database(using)
+    _switch("resume", queue, None, _noted(operator, reason), using)
+    wake(using, [named(queue)])
+
+
+def _switch(verb: str, queue: object, paused_at: StatementTimestamp | None, note: _Note, using: str) -> None:
+    meant = Queue.objects.using(using).filter(pk=named(queue))
+    with transaction.atomic(using=using):
+        is_new = meant.filter(paused_at__isnull=paused_at is not None).update(paused_at=paused_at)
+        if is_new and (note.operator or note.reason):
+            _record(verb, note, named(queue), [], {}, using)
+    if not is_new and not meant.exists():
+        raise no_queue(named(queue), using)
 
 
 # ------------------------------------------------------------------------------------------------- what they share

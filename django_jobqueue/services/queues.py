@@ -19,7 +19,7 @@ from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..partitions import create_partition_sql, partition_name
 from ..policies import ORDERED, QueuePolicy
 from .lanes import release_held
-from .transactions import T, after_commit, database, execute, in_transaction, joins, rows, teach, wake
+from .transactions import T, after_commit, database, execute, in_transaction, joins, rows, teach
 
 FIXED = ("policy", "partition")
 RETRY_OPTIONS = ("retry_limit", "retry_delay", "retry_backoff", "retry_delay_max")
@@ -136,18 +136,6 @@ def no_queue(name: str, using: str) -> QueueNotFound:
     return QueueNotFound(name, Queue.objects.using(using).values_list("name", flat=True)[:1000])
 
 
-def pause(queue: str, *, using: str | None = None) -> None:
-    """Hand out no more jobs of this queue; what runs goes on, and sends are accepted."""
-    _set_pause(named(queue), StatementTimestamp(), database(using))
-
-
-def resume(queue: str, *, using: str | None = None) -> None:
-    """Hand out jobs of this queue again."""
-    using, queue = database(using), named(queue)
-    _set_pause(queue, None, using)
-    wake(using, [queue])
-
-
 def sync_declared(*, using: str) -> None:
     """Make the queues that settings declare exist, as declared; ``default`` exists always."""
     if not _is_ours(using):
@@ -179,12 +167,6 @@ def _depth(name: str, declared: Mapping[str, Mapping[str, Any]]) -> int:
         name = str(declared.get(name, {}).get("dead_letter") or name)
         depth += 1
     return depth
-
-
-def _set_pause(name: str, value: Any, using: str) -> None:
-    waiting = Queue.objects.using(using).filter(pk=name)
-    if not waiting.filter(paused_at__isnull=value is not None).update(paused_at=value) and not waiting.exists():
-        raise no_queue(name, using)
 
 
 def _columns(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 
 from django_jobqueue import services
-from django_jobqueue.models import Queue
+from django_jobqueue.models import Operation, Queue
 from django_jobqueue.states import JobState
 from tests.admin.pages import read
 from tests.factories import JobFactory, QueueFactory
@@ -55,6 +55,10 @@ def test_a_queue_is_paused_and_resumed(boss, queue):
     boss.post(reverse("admin:jobqueue_queue_resume", args=[quote(queue.name)]))
 
     assert not Queue.objects.get(pk=queue.pk).is_paused
+    operations = read(boss.get("/admin/jobqueue/operation/")).text
+    assert f"pause {queue.name}" in operations
+    assert f"resume {queue.name}" in operations
+    assert set(Operation.objects.values_list("operator", flat=True)) == {"boss"}
 
 
 def test_several_are_paused_and_resumed(boss, queue, fifo_queue):
@@ -64,6 +68,7 @@ def test_several_are_paused_and_resumed(boss, queue, fifo_queue):
     assert Queue.objects.paused().count() == 2
     boss.post(QUEUES, {**given, "action": "resume_queues"})
     assert not Queue.objects.paused().exists()
+    assert Operation.objects.filter(operator="boss").count() == 4
 
 
 def test_a_queue_is_made_by_the_verb(boss):

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from django_jobqueue import services
+from django_jobqueue.console.subcommands import this_user
 from django_jobqueue.expressions import StatementTimestamp
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job, Maintenance, Operation, Queue
@@ -293,8 +294,12 @@ def test_a_queue_is_paused_and_resumed(queue):
     assert said.json["paused_at"] is not None
     assert Queue.objects.get(pk=queue.name).is_paused
 
-    assert jobs("resume", queue.name).code == 0
+    assert jobs("resume", queue.name, "--operator", "ann", "--reason", "done").code == 0
     assert not Queue.objects.get(pk=queue.name).is_paused
+    assert list(Operation.objects.order_by("started_at").values_list("verb", "operator", "reason")) == [
+        ("pause", this_user(), ""),
+        ("resume", "ann", "done"),
+    ]
 
 
 @pytest.mark.parametrize("verb", ("pause", "resume", "purge", "send", "stats", "blocked", "schedules"))

@@ -6,7 +6,7 @@ import pytest
 
 from django_jobqueue import services
 from django_jobqueue.exceptions import ImmutableOption, InvalidOption, QueueNotFound
-from django_jobqueue.models import Job, Queue, Schedule
+from django_jobqueue.models import Job, Operation, Queue, Schedule
 from django_jobqueue.options import JOB_OPTIONS
 from django_jobqueue.policies import POLICIES, QueuePolicy
 from django_jobqueue.states import JobState
@@ -263,6 +263,19 @@ def test_pausing_twice_keeps_the_first_time(queue):
     services.pause(queue.name)
 
     assert services.get_queue(queue.name).paused_at == since
+
+
+def test_who_paused_and_resumed_a_queue_is_recorded_once(queue):
+    for _ in range(2):
+        services.pause(queue.name, operator="ann", reason="the printer is on fire")
+    services.resume(queue.name, operator="ben")
+    services.pause(queue.name)
+
+    operations = Operation.objects.order_by("started_at").values_list("verb", "queue", "operator", "reason")
+    assert list(operations) == [
+        ("pause", queue.name, "ann", "the printer is on fire"),
+        ("resume", queue.name, "ben", ""),
+    ]
 
 
 @pytest.mark.parametrize("verb", (services.pause, services.resume))

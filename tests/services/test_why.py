@@ -61,6 +61,19 @@ def test_a_paused_queue_is_named(queue, worker):
     assert services.why(job).startswith(f"The queue '{queue.name}' is paused since 2")
 
 
+@pytest.mark.parametrize(
+    ("operator", "reason", "said"),
+    (("ann", "on fire.", ", by 'ann': on fire."), ("ann", "", ", by 'ann'."), ("", "on fire", ": on fire.")),
+)
+def test_who_paused_the_queue_is_named_and_why(queue, worker, operator, reason, said):
+    job = sent(queue)
+    services.pause(queue.name, operator="somebody else")
+    services.resume(queue.name)
+    services.pause(queue.name, operator=operator, reason=reason)
+
+    assert services.why(job).endswith(said)
+
+
 @pytest.mark.parametrize("state", sorted(BLOCKING))
 def test_the_job_that_blocks_the_key_is_named(fifo_queue, worker, state):
     blocker = JobFactory(queue=fifo_queue, state=state, singleton_key="a")
