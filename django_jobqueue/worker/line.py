@@ -40,7 +40,7 @@ LANES_AT_ONCE = 100  # to be taken, so that other children get theirs
 AFTER_TROUBLE_SECONDS = 30.0  # without fetching ahead, perhaps because there is no connection or no thread to spare
 
 CHUNK_SECONDS = 0.001
-MOST_IN_CHUNK = 50
+MOST_IN_CHUNK = 200
 
 
 class Line:
