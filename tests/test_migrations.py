@@ -76,6 +76,25 @@ def other_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[st
 
 
 @pytest.mark.django_db
+def test_what_an_index_knows_comes_first_and_of_that_what_has_a_fixed_width():
+    """At each update PostgreSQL compares these columns, and walks over all that come before each of them."""
+    found = rows(
+        """SELECT a.attnum, a.attlen > 0 AND a.attnotnull FROM pg_attribute a
+        WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND (
+            EXISTS (SELECT 1 FROM pg_depend d JOIN pg_index x ON x.indexrelid = d.objid AND x.indrelid = a.attrelid
+                WHERE d.refobjid = a.attrelid AND d.refobjsubid = a.attnum)
+            OR EXISTS (SELECT 1 FROM pg_index x WHERE x.indrelid = a.attrelid AND a.attnum = ANY(x.indkey)))
+        ORDER BY a.attnum""",
+        [DEFAULT],
+    )
+
+    assert [place for place, _ in found] == list(range(1, len(found) + 1))
+    widths = [is_fixed for _, is_fixed in found]
+    assert widths == sorted(widths, reverse=True)
+    assert len(found) == 21
+
+
+@pytest.mark.django_db
 def test_the_models_need_no_further_migration():
     out = StringIO()
 

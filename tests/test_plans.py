@@ -153,6 +153,7 @@ def test_what_is_planned_for_any_values_reads_along_the_same_indexes(filled):
 
     assert len(prepared) >= 10
     assert {"jobqueue_job_fetchable", "jobqueue_job_lane", "jobqueue_job_one_blocker_per_key"} <= plans.indexes
+    assert "jobqueue_job_running" not in plans.indexes  # all that runs, for each job that is finished
     assert not plans.sequential
     assert not plans.whole
     assert not plans.sorts

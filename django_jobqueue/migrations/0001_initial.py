@@ -165,17 +165,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "queue",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="jobs",
-                        to="jobqueue.queue",
-                        verbose_name="queue",
-                    ),
-                ),
-                (
                     "seq",
                     models.BigIntegerField(
                         db_default=django_jobqueue.expressions.NextSeq(),
@@ -189,14 +178,6 @@ class Migration(migrations.Migration):
                         db_default=django_jobqueue.expressions.CurrentSeq(),
                         editable=False,
                         verbose_name="position",
-                    ),
-                ),
-                (
-                    "sent_xid",
-                    models.BigIntegerField(
-                        db_default=django_jobqueue.expressions.CurrentXid(),
-                        editable=False,
-                        verbose_name="sender's transaction",
                     ),
                 ),
                 (
@@ -215,57 +196,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("priority", models.IntegerField(db_default=0, verbose_name="priority")),
-                ("attempt", models.IntegerField(db_default=0, editable=False, verbose_name="attempt")),
                 (
-                    "retry_count",
-                    models.IntegerField(db_default=0, editable=False, verbose_name="retry count"),
-                ),
-                (
-                    "retry_limit",
-                    models.IntegerField(blank=True, db_default=2, null=True, verbose_name="retry limit"),
-                ),
-                ("retry_delay", models.IntegerField(db_default=0, verbose_name="retry delay (s)")),
-                (
-                    "retry_delay_max",
-                    models.IntegerField(blank=True, null=True, verbose_name="longest retry delay (s)"),
-                ),
-                ("expire_in_seconds", models.IntegerField(db_default=900, verbose_name="expires in (s)")),
-                (
-                    "heartbeat_seconds",
-                    models.IntegerField(blank=True, null=True, verbose_name="heartbeat (s)"),
-                ),
-                (
-                    "retention_seconds",
-                    models.IntegerField(db_default=1209600, verbose_name="keep while waiting (s)"),
-                ),
-                (
-                    "delete_after_seconds",
-                    models.IntegerField(db_default=604800, verbose_name="keep when finished (s)"),
-                ),
-                (
-                    "delete_failed_after_seconds",
-                    models.IntegerField(db_default=604800, verbose_name="keep when failed (s)"),
-                ),
-                (
-                    "crashes",
-                    models.SmallIntegerField(db_default=0, editable=False, verbose_name="crashes in a row"),
-                ),
-                ("retry_backoff", models.BooleanField(db_default=False, verbose_name="retry backoff")),
-                (
-                    "policy",
-                    models.CharField(
-                        choices=[
-                            ("standard", "standard"),
-                            ("short", "short: one waiting"),
-                            ("singleton", "singleton: one running"),
-                            ("stately", "stately: one waiting, one running"),
-                            ("exclusive", "exclusive: one waiting or running"),
-                            ("key_strict_fifo", "strict order per key"),
-                        ],
-                        db_default="standard",
-                        editable=False,
-                        max_length=20,
-                        verbose_name="policy",
+                    "queue",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="jobs",
+                        to="jobqueue.queue",
+                        verbose_name="queue",
                     ),
                 ),
                 (
@@ -291,18 +230,22 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "hold",
+                    "policy",
                     models.CharField(
-                        blank=True,
-                        choices=[("until", "until its time"), ("lane", "a job of its key goes first")],
-                        db_collation="C",
+                        choices=[
+                            ("standard", "standard"),
+                            ("short", "short: one waiting"),
+                            ("singleton", "singleton: one running"),
+                            ("stately", "stately: one waiting, one running"),
+                            ("exclusive", "exclusive: one waiting or running"),
+                            ("key_strict_fifo", "strict order per key"),
+                        ],
+                        db_default="standard",
                         editable=False,
-                        max_length=5,
-                        null=True,
-                        verbose_name="hold",
+                        max_length=20,
+                        verbose_name="policy",
                     ),
                 ),
-                ("name", models.CharField(blank=True, db_default="", max_length=255, verbose_name="handler")),
                 (
                     "singleton_key",
                     models.CharField(
@@ -340,11 +283,96 @@ class Migration(migrations.Migration):
                         verbose_name="tags",
                     ),
                 ),
-                ("data", models.JSONField(blank=True, null=True, verbose_name="data")),
+                (
+                    "fingerprint",
+                    models.CharField(
+                        blank=True,
+                        db_collation="C",
+                        db_default="",
+                        editable=False,
+                        max_length=40,
+                        verbose_name="fingerprint",
+                    ),
+                ),
+                (
+                    "hold",
+                    models.CharField(
+                        blank=True,
+                        choices=[("until", "until its time"), ("lane", "a job of its key goes first")],
+                        db_collation="C",
+                        editable=False,
+                        max_length=5,
+                        null=True,
+                        verbose_name="hold",
+                    ),
+                ),
+                ("throttle_slot", models.CharField(blank=True, editable=False, max_length=40, null=True)),
+                (
+                    "lease_until",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="leased until"),
+                ),
+                (
+                    "delete_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="to be deleted at"),
+                ),
+                (
+                    "finalized_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="finalized at"),
+                ),
                 (
                     "started_at",
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="started at"),
                 ),
+                (
+                    "attempt_finished_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="attempt ended at"),
+                ),
+                (
+                    "sent_xid",
+                    models.BigIntegerField(
+                        db_default=django_jobqueue.expressions.CurrentXid(),
+                        editable=False,
+                        verbose_name="sender's transaction",
+                    ),
+                ),
+                ("attempt", models.IntegerField(db_default=0, editable=False, verbose_name="attempt")),
+                (
+                    "retry_count",
+                    models.IntegerField(db_default=0, editable=False, verbose_name="retry count"),
+                ),
+                (
+                    "retry_limit",
+                    models.IntegerField(blank=True, db_default=2, null=True, verbose_name="retry limit"),
+                ),
+                ("retry_delay", models.IntegerField(db_default=0, verbose_name="retry delay (s)")),
+                (
+                    "retry_delay_max",
+                    models.IntegerField(blank=True, null=True, verbose_name="longest retry delay (s)"),
+                ),
+                ("expire_in_seconds", models.IntegerField(db_default=900, verbose_name="expires in (s)")),
+                (
+                    "heartbeat_seconds",
+                    models.IntegerField(blank=True, null=True, verbose_name="heartbeat (s)"),
+                ),
+                (
+                    "retention_seconds",
+                    models.IntegerField(db_default=1209600, verbose_name="keep while waiting (s)"),
+                ),
+                (
+                    "delete_after_seconds",
+                    models.IntegerField(db_default=604800, verbose_name="keep when finished (s)"),
+                ),
+                (
+                    "delete_failed_after_seconds",
+                    models.IntegerField(db_default=604800, verbose_name="keep when failed (s)"),
+                ),
+                (
+                    "crashes",
+                    models.SmallIntegerField(db_default=0, editable=False, verbose_name="crashes in a row"),
+                ),
+                ("retry_backoff", models.BooleanField(db_default=False, verbose_name="retry backoff")),
+                ("name", models.CharField(blank=True, db_default="", max_length=255, verbose_name="handler")),
+                ("data", models.JSONField(blank=True, null=True, verbose_name="data")),
                 (
                     "assigned_at",
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="assigned at"),
@@ -354,16 +382,8 @@ class Migration(migrations.Migration):
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="expires at"),
                 ),
                 (
-                    "lease_until",
-                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="leased until"),
-                ),
-                (
                     "heartbeat_at",
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last heartbeat"),
-                ),
-                (
-                    "attempt_finished_at",
-                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="attempt ended at"),
                 ),
                 (
                     "last_retry_at",
@@ -372,14 +392,6 @@ class Migration(migrations.Migration):
                 (
                     "cancel_requested_at",
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="cancel asked at"),
-                ),
-                (
-                    "finalized_at",
-                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="finalized at"),
-                ),
-                (
-                    "delete_at",
-                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="to be deleted at"),
                 ),
                 (
                     "first_start_after",
@@ -399,7 +411,6 @@ class Migration(migrations.Migration):
                     "grouped",
                     models.BooleanField(blank=True, editable=False, null=True, verbose_name="claimed by group"),
                 ),
-                ("throttle_slot", models.CharField(blank=True, editable=False, max_length=40, null=True)),
                 (
                     "progress",
                     models.FloatField(blank=True, editable=False, null=True, verbose_name="progress"),
@@ -442,17 +453,6 @@ class Migration(migrations.Migration):
                 (
                     "note",
                     models.TextField(blank=True, db_default="", editable=False, verbose_name="operator's note"),
-                ),
-                (
-                    "fingerprint",
-                    models.CharField(
-                        blank=True,
-                        db_collation="C",
-                        db_default="",
-                        editable=False,
-                        max_length=40,
-                        verbose_name="fingerprint",
-                    ),
                 ),
                 (
                     "attempts",

@@ -46,12 +46,20 @@ class Job(models.Model):
     """One row: data to be handled in a queue.
 
     The table is partitioned by queue, so its primary key in the database is (id, queue); for Django it is the id.
-    Fixed-width columns come first, what is rarely set is null, and the inherited options carry no CHECK (their queue
-    and the verbs have checked them), because every attempt writes the row anew. What an index compares has the
+    Every attempt writes the row anew: so what is rarely set is null, and the inherited options carry no CHECK (their
+    queue and the verbs have checked them). And each time PostgreSQL compares all columns that an index knows, walking
+    over those before each: so these come first, and of them those of a fixed width. What an index compares has the
     collation C: keys are bytes, and an upgrade of the system's locales must not reorder them.
     """
 
     id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
+    # The order of sends. ``position`` must come after ``seq``: its default is the number ``seq`` was just given.
+    seq = models.BigIntegerField(_("sequence number"), db_default=NextSeq(), editable=False)
+    position = models.BigIntegerField(_("position"), db_default=CurrentSeq(), editable=False)
+    created_at = models.DateTimeField(_("created at"), db_default=StatementTimestamp(), editable=False)
+    start_after = models.DateTimeField(_("start after"), db_default=StatementTimestamp())
+    priority = models.IntegerField(_("priority"), db_default=0)
+
     queue = models.ForeignKey(
         "jobqueue.Queue",
         verbose_name=_("queue"),
@@ -60,14 +68,31 @@ class Job(models.Model):
         db_index=False,  # every index begins with the queue, or needs none
         related_name="jobs",
     )
-    # The order of sends. ``position`` must come after ``seq``: its default is the number ``seq`` was just given.
-    seq = models.BigIntegerField(_("sequence number"), db_default=NextSeq(), editable=False)
-    position = models.BigIntegerField(_("position"), db_default=CurrentSeq(), editable=False)
-    sent_xid = models.BigIntegerField(_("sender's transaction"), db_default=CurrentXid(), editable=False)
-    created_at = models.DateTimeField(_("created at"), db_default=StatementTimestamp(), editable=False)
-    start_after = models.DateTimeField(_("start after"), db_default=StatementTimestamp())
+    state = models.CharField(_("state"), max_length=20, choices=JobState, db_default=JobState.CREATED, editable=False)
+    policy = models.CharField(
+        _("policy"), max_length=20, choices=QueuePolicy, db_default=QueuePolicy.STANDARD, editable=False
+    )
+    singleton_key = models.CharField(_("singleton key"), max_length=255, db_collation="C", blank=True, db_default="")
+    group_key = models.CharField(_("group key"), max_length=255, db_collation="C", blank=True, db_default="")
+    assignee = models.CharField(
+        _("worker"), max_length=255, db_collation="C", blank=True, db_default="", editable=False
+    )
+    tags = ListField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
+    fingerprint = models.CharField(
+        _("fingerprint"), max_length=40, db_collation="C", blank=True, db_default="", editable=False
+    )
+    hold = models.CharField(
+        _("hold"), max_length=5, db_collation="C", choices=Hold, null=True, blank=True, editable=False
+    )
+    throttle_slot = models.CharField(max_length=40, null=True, blank=True, editable=False)
+    lease_until = models.DateTimeField(_("leased until"), null=True, blank=True, editable=False)
+    delete_at = models.DateTimeField(_("to be deleted at"), null=True, blank=True, editable=False)
+    finalized_at = models.DateTimeField(_("finalized at"), null=True, blank=True, editable=False)
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True, editable=False)
+    attempt_finished_at = models.DateTimeField(_("attempt ended at"), null=True, blank=True, editable=False)
 
-    priority = models.IntegerField(_("priority"), db_default=0)
+    # No index knows what follows.
+    sent_xid = models.BigIntegerField(_("sender's transaction"), db_default=CurrentXid(), editable=False)
     attempt = models.IntegerField(_("attempt"), db_default=0, editable=False)
     retry_count = models.IntegerField(_("retry count"), db_default=0, editable=False)
     retry_limit = models.IntegerField(_("retry limit"), null=True, blank=True, db_default=2)
@@ -81,38 +106,19 @@ class Job(models.Model):
     crashes = models.SmallIntegerField(_("crashes in a row"), db_default=0, editable=False)
     retry_backoff = models.BooleanField(_("retry backoff"), db_default=False)
 
-    policy = models.CharField(
-        _("policy"), max_length=20, choices=QueuePolicy, db_default=QueuePolicy.STANDARD, editable=False
-    )
-    state = models.CharField(_("state"), max_length=20, choices=JobState, db_default=JobState.CREATED, editable=False)
-    hold = models.CharField(
-        _("hold"), max_length=5, db_collation="C", choices=Hold, null=True, blank=True, editable=False
-    )
     name = models.CharField(_("handler"), max_length=255, blank=True, db_default="")
-    singleton_key = models.CharField(_("singleton key"), max_length=255, db_collation="C", blank=True, db_default="")
-    group_key = models.CharField(_("group key"), max_length=255, db_collation="C", blank=True, db_default="")
-    assignee = models.CharField(
-        _("worker"), max_length=255, db_collation="C", blank=True, db_default="", editable=False
-    )
-    tags = ListField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
     data: Any = models.JSONField(_("data"), null=True, blank=True)
 
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True, editable=False)
     assigned_at = models.DateTimeField(_("assigned at"), null=True, blank=True, editable=False)
     expire_at = models.DateTimeField(_("expires at"), null=True, blank=True, editable=False)
-    lease_until = models.DateTimeField(_("leased until"), null=True, blank=True, editable=False)
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True, editable=False)
-    attempt_finished_at = models.DateTimeField(_("attempt ended at"), null=True, blank=True, editable=False)
     last_retry_at = models.DateTimeField(_("last retry at"), null=True, blank=True, editable=False)
     cancel_requested_at = models.DateTimeField(_("cancel asked at"), null=True, blank=True, editable=False)
-    finalized_at = models.DateTimeField(_("finalized at"), null=True, blank=True, editable=False)
-    delete_at = models.DateTimeField(_("to be deleted at"), null=True, blank=True, editable=False)
     first_start_after = models.DateTimeField(_("first start after"), null=True, blank=True, editable=False)
     claim_xmin = models.BigIntegerField(_("first claim's snapshot"), null=True, blank=True, editable=False)
     incarnation = models.UUIDField(_("worker's incarnation"), null=True, blank=True, editable=False)
     # Claimed by a grouped read: until it ends, the later jobs of its group in that batch depend on it.
     grouped = models.BooleanField(_("claimed by group"), null=True, blank=True, editable=False)
-    throttle_slot = models.CharField(max_length=40, null=True, blank=True, editable=False)
     progress = models.FloatField(_("progress"), null=True, blank=True, editable=False)
     progress_text = models.CharField(_("progress text"), max_length=255, blank=True, db_default="", editable=False)
 
@@ -122,9 +128,6 @@ class Job(models.Model):
         _("reason"), max_length=20, choices=FailureReason, blank=True, db_default="", editable=False
     )
     note = models.TextField(_("operator's note"), blank=True, db_default="", editable=False)
-    fingerprint = models.CharField(
-        _("fingerprint"), max_length=40, db_collation="C", blank=True, db_default="", editable=False
-    )
     attempts = models.JSONField(_("failed attempts"), db_default=EmptyJsonList(), editable=False)
 
     carried: Any = models.JSONField(_("carried from its sender"), null=True, blank=True, editable=False)

@@ -27,12 +27,14 @@ from .finish import complete_one, completion_of, fail, leaf_of_job, stop, told
 from .lanes import MOST_KEYS, Lane, chunks, release
 from .transactions import (
     Rows,
+    Statement,
     at_once,
     claimed_rows,
     database,
     in_transaction,
     is_strict,
     joins,
+    none_if_locked,
     text_array,
     unless_locked,
     wake,
@@ -141,11 +143,19 @@ class _Claimer:
 
 
 def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
-    statement = statements.at(leaf_of_job(some[0][0], using), statements.COMPLETE)
-    [done] = at_once(using, [(statement, completion_of(some))])
+    leaf, params = leaf_of_job(some[0][0], using), completion_of(some)
+    answers: Rows = []
+    if not joins(connections[using]):
+        here = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE), params)]
+        answers = (none_if_locked(partial(at_once, using, here)) or [answers])[-1]
+    if len(answers) < len(some):
+        answers += at_once(using, [(statements.at(leaf, statements.COMPLETE), params)])[0]
     if any(job.came_by_group for job, _ in some):
         wake(using, [some[0][0].queue_id])  # the next of their groups may go
-    _complete_each(_account(some, {place for place, _ in done}, finished, using), finished, using)
+    _complete_each(_account(some, answers, finished, using), finished, using)
+
+
+_WAIT_BRIEFLY: Statement = (statements.WAIT_BRIEFLY, ())
 
 
 def _complete_lanes(
@@ -153,22 +163,25 @@ def _complete_lanes(
 ) -> None:
     """What a fetch has in hand it gives free in a moment; only what is still left then is looked at one by one."""
     if not is_strict(using):
+        here = not joins(connections[using])
         for pause in (*PAUSES, 0):
-            some = _complete_laned(queue, policy, some, claimer, finished, using)
+            some = _complete_laned(queue, policy, some, claimer, finished, using, here=here)
             if not some or joins(connections[using]):
                 break
+            here = False
             time.sleep(pause)
     _complete_each(some, finished, using)
 
 
 def _complete_laned(
-    queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str
+    queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str, *, here: bool
 ) -> Pairs:
     """What is left of them, because its key or its row is in somebody else's hands, or its claim was lost."""
     leaf = leaf_of_job(some[0][0], using)
     limit = get_settings().HAND_OVER_LIMIT if claimer and policy == ORDERED else 0
 
-    def work(answers: Rows) -> tuple[Rows, dict[str, int], Rows]:
+    def work(*found: Rows) -> tuple[Rows, dict[str, int], Rows]:
+        answers = found[-1]
         ours: dict[str, int] = {}  # lanes that may be handed over, and how often they were then
         others: set[str] = set()
         for place, state in answers:
@@ -187,13 +200,20 @@ def _complete_laned(
         return answers, ours, claimed
 
     params = [queue, *completion_of(some), text_array(job.singleton_key for job, _ in some)]
-    answers, ours, claimed = in_transaction(using, work, [(statements.at(leaf, statements.COMPLETE_LANED), params)])
+    if here:
+        first = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE_LANED), params)]
+    else:
+        first = [(statements.at(leaf, statements.COMPLETE_LANED), params)]
+    done = none_if_locked(partial(in_transaction, using, work, first))
+    if done is None:
+        return some
+    answers, ours, claimed = done
     if claimer and claimed:
         next_jobs = as_jobs(using, leaf, queue, policy, claimer.columns, claimed)
         for job in next_jobs:
             job.handed_over = ours[job.singleton_key]
         finished.next += next_jobs
-    return _account(some, {place for place, _ in answers}, finished, using)
+    return _account(some, answers, finished, using)
 
 
 def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str) -> Rows:
@@ -203,8 +223,9 @@ def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, us
     return claimed_rows(using, statements.at(leaf, statements.HAND_OVER, claimer.columns), params, by_name=True)
 
 
-def _account(some: Pairs, done: set[int], finished: Finished, using: str) -> Pairs:
+def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pairs:
     """Note what the statement finished, by its place in the batch; the rest is returned."""
+    done = {place for place, _ in answers}
     capacity.ended(using, (job.id for place, (job, _) in enumerate(some, 1) if place in done))
     if len(done) == len(some):
         finished.completed += [job.id for job, _ in some]

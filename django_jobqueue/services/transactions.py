@@ -272,9 +272,17 @@ def unless_locked(using: str, work: Callable[[], T], seconds: float | None = Non
         with patient(using, seconds):
             return work()
 
-    try:
+    def guarded() -> T:
         with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
             return in_transaction(using, bounded)
+
+    return none_if_locked(guarded)
+
+
+def none_if_locked(work: Callable[[], T]) -> T | None:
+    """What ``work`` returns, whose transaction says how long it waits for locks; ``None`` when that was too long."""
+    try:
+        return work()
     except OperationalError as error:
         if not isinstance(error.__cause__, errors.LockNotAvailable):
             raise

@@ -94,7 +94,7 @@ def _statements(whole: bool) -> tuple[str, str, int, int]:
     fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM, columns)
     fetch = fetch.format(candidates=f"picked AS MATERIALIZED ({PICK})")
     id, attempt = (columns.index(name) + 3 for name in ("id", "attempt"))
-    return fetch, statements.at(DEFAULT, statements.COMPLETE), id, attempt
+    return fetch, statements.at(DEFAULT, statements.COMPLETE_HERE), id, attempt
 
 
 def _array(places: list[str]) -> str:

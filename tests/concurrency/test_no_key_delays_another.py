@@ -153,6 +153,18 @@ def test_a_batch_finishes_all_but_the_locked_row_and_lists_that(laned_queue, oth
     assert third.run(services.finish_many, [(held, None)]).completed == [held.pk]
 
 
+def test_a_batch_without_keys_finishes_all_but_the_locked_row_and_lists_that(queue, other: Session, third: Session):
+    held, *others = running(queue, "", "", "")  # B27
+    in_open_transaction(other, lock_row, held.pk)
+
+    finished = third.run(services.finish_many, [(job, None) for job in (held, *others)])
+
+    assert finished.completed == [job.pk for job in others]
+    assert (finished.busy, finished.lost) == ([held.pk], [])
+    other.rollback()
+    assert third.run(services.finish_many, [(held, None)]).completed == [held.pk]
+
+
 def test_a_batch_hands_over_all_lanes_but_the_locked_one(fifo_queue, other: Session, third: Session):  # R014
     held, *others = running(fifo_queue, "a", "b", "c")
     following = [sent(fifo_queue, key) for key in "abc"]

@@ -77,6 +77,18 @@ def test_a_batch_is_completed_wherever_its_rows_are(queue):
     assert {reread(job).state for job in jobs} == {JobState.COMPLETED}
 
 
+def test_a_batch_is_completed_with_a_job_whose_cancellation_was_asked_for(queue):
+    for _ in range(3):
+        sent(queue)
+    jobs = services.fetch(queue.name, 3)
+    services.cancel(jobs[1])
+
+    finished = services.finish_many([(job, None) for job in jobs])
+
+    assert finished.completed == [job.pk for job in jobs]
+    assert {reread(job).state for job in jobs} == {JobState.COMPLETED}
+
+
 def test_an_old_claim_completes_nothing_wherever_its_row_is(queue):  # C3.7
     sent(queue)
     (old,) = services.fetch(queue.name)
