@@ -192,7 +192,7 @@ def _complete_laned(
                 others.add(job.singleton_key)
         claimed: Rows = []
         if claimer and ours:
-            claimed = _hand_over(queue, leaf, ours, claimer, using)
+            claimed = _hand_over(queue, leaf, ours, claimer, using, here=here)
             place_of_key = claimer.columns.index("singleton_key") + 3
             others |= ours.keys() - {row[place_of_key] for row in claimed}
         if others:
@@ -216,11 +216,12 @@ def _complete_laned(
     return _account(some, answers, finished, using)
 
 
-def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str) -> Rows:
+def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str, *, here: bool) -> Rows:
     """Claim the next job of each of these lanes, whose job before it was just ended, where that may be."""
     params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
               "incarnation": claimer.incarnation}  # fmt: skip
-    return claimed_rows(using, statements.at(leaf, statements.HAND_OVER, claimer.columns), params, by_name=True)
+    statement = statements.HAND_OVER_HERE if here else statements.HAND_OVER
+    return claimed_rows(using, statements.at(leaf, statement, claimer.columns), params, by_name=True)
 
 
 def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pairs:

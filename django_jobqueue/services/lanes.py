@@ -3,7 +3,7 @@
 Three rules keep this free of deadlocks and of stranded jobs:
 
 * Locks are taken in one order: the keys (sorted), then rows (by id). A fetch takes rows first, and may, because it
-  never waits for anything.
+  never waits for anything. A batch takes its rows as they come, and may, because it gives up after a moment.
 * A lane is judged by a statement that begins after its key was locked, so that it sees all that was committed before.
 * Whatever takes a job out of a lane, or makes it not due, calls :func:`release` in the same transaction, or, where
   that transaction cannot look again or touches too many keys, right after its commit.

@@ -373,14 +373,13 @@ WHERE id = %s AND attempt = %s AND state IN {listed(leads_to(JobState.COMPLETED)
 
 # Finishing hands the lane over: the next job becomes active in the transaction that ended the one before it, if nobody
 # with a higher priority waits elsewhere in the queue and nothing due in the lane goes first. Only for lanes whose
-# blocking job was ended by this transaction: there can be no other, so that nobody needs to look for one.
-HAND_OVER = f"""
+# blocking job was ended by this transaction: there can be no other, so that nobody needs to look for one. Like the
+# completion before it, it locks nothing first where it was told to wait briefly.
+_HAND_OVER = f"""
 WITH seen AS MATERIALIZED ({_SEEN}),
 head AS MATERIALIZED (SELECT key, tid, seq, priority FROM seen WHERE hold IS NULL UNION ALL {_HEAD_OF_HELD}),
 next AS MATERIALIZED (
-    SELECT n.tid FROM head k CROSS JOIN LATERAL (
-        SELECT ctid AS tid FROM {LEAF} WHERE ctid = k.tid AND state = '{JobState.CREATED}' AND tags @> %(tags)s::text[]
-        LIMIT 1 FOR UPDATE SKIP LOCKED) n
+    SELECT k.tid FROM head k {{locked}}
     WHERE k.priority >= COALESCE((
             SELECT priority FROM {LEAF} WHERE queue_id = %(queue)s AND {IS_FETCHABLE}
             ORDER BY priority DESC, position LIMIT 1), -2147483648)
@@ -393,9 +392,14 @@ SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee 
     heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {NOW} END, lease_until = NULL,
     progress = NULL, progress_text = '',
     claim_xmin = COALESCE(j.claim_xmin, pg_snapshot_xmin(pg_current_snapshot())::text::bigint)
-FROM next WHERE j.ctid = next.tid
+WHERE j.ctid = ANY(ARRAY(SELECT tid FROM next))
+    AND j.state = (SELECT '{JobState.CREATED}'::text) AND j.tags @> %(tags)s::text[]
 RETURNING {CLAIM_COLUMNS}
 """
+HAND_OVER_HERE = _HAND_OVER.format(locked="")
+HAND_OVER = _HAND_OVER.format(
+    locked=f"CROSS JOIN LATERAL (SELECT FROM {LEAF} WHERE ctid = k.tid LIMIT 1 FOR UPDATE SKIP LOCKED) l"
+)
 
 # Every other change of state, for rows that are locked already; what a change leaves alone is null. An attempt that
 # did not succeed is appended to the job's history, of which the last fifty are kept. New positions are drawn before the

@@ -231,6 +231,7 @@ class _Thread(threading.Thread):
                 ending = self._run_one(job, handler, surroundings)
                 if isinstance(chunk, Group) and not lets_group_go_on(ending):
                     self.executor.results.extend((rest, Untouched(), 0.0) for rest, _ in emptied(chunk))
+            self.executor.slots.leave(self.slot)  # also when somebody took the rest
         surroundings.close()
 
     def _run_one(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> Ending:
@@ -251,7 +252,8 @@ class _Thread(threading.Thread):
         if ending is None:  # interrupted anywhere, perhaps while putting things back
             with suppress(LeftOpen):
                 surroundings.restore()
-        executor.slots.leave(self.slot)
+        if not self.chunk:  # else the next one enters in a moment
+            executor.slots.leave(self.slot)
         ending = ending or expired(job)
         executor.results.append((job, ending, time.monotonic() - began))
         if not self.chunk and executor.ready.empty() and not executor.wake.is_set():
@@ -288,7 +290,8 @@ class _Thread(threading.Thread):
             ending: Ending = copy_context().run(run, handler, job, context, executor)
         except BaseException as error:  # a handler may raise anything, and its thread must live on
             ending = judged(handler, job, error)
-        executor.contexts.pop(claim_of(job), None)
+        if context is not None:
+            executor.contexts.pop(claim_of(job), None)
         try:
             surroundings.restore()
         except LeftOpen as error:
