@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, OperationalError, ProgrammingError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors
+from psycopg.sql import Literal
 
 from ..conf import get_settings, wrong_vendor
 from ..models import Job
@@ -312,7 +313,7 @@ class _WakeUp:
             return
         self.shared.sent.add(self.queue)
         try:
-            execute(self.using, statements.NOTIFY, [CHANNEL, self.queue])
+            execute(self.using, statements.NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
         except Exception as error:  # the jobs are stored and polling finds them: a lost wake-up only costs time
             _say_unnotified(self.using, self.queue, error)
 
