@@ -147,7 +147,8 @@ def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
     answers: Rows = []
     if not joins(connections[using]):
         here = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE), params)]
-        answers = (none_if_locked(partial(at_once, using, here)) or [answers])[-1]
+        found = none_if_locked(partial(at_once, using, here))
+        answers = found[-1] if found else []
     if len(answers) < len(some):
         answers += at_once(using, [(statements.at(leaf, statements.COMPLETE), params)])[0]
     if any(job.came_by_group for job, _ in some):
@@ -202,9 +203,9 @@ def _complete_laned(
     params = [queue, *completion_of(some), text_array(job.singleton_key for job, _ in some)]
     if here:
         first = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE_LANED), params)]
+        done = none_if_locked(partial(in_transaction, using, work, first))
     else:
-        first = [(statements.at(leaf, statements.COMPLETE_LANED), params)]
-    done = none_if_locked(partial(in_transaction, using, work, first))
+        done = in_transaction(using, work, [(statements.at(leaf, statements.COMPLETE_LANED), params)])
     if done is None:
         return some
     answers, ours, claimed = done
