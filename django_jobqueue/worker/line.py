@@ -178,6 +178,7 @@ class Line:
     def is_empty(self, now: float) -> bool:
         """Whether a look at every queue finds nothing: what has just failed may wait for its next attempt already."""
         self._look_at = dict.fromkeys(self._look_at, 0.0)
+        self._empty_at.clear()  # else whoever woke us for it would have us look a moment later
         return not self.fill(now) and not self._ahead.asked
 
     # ------------------------------------------------------------------------------------------- fetching ahead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -10,9 +11,13 @@ from django.db import connection
 
 from django_jobqueue import job, services
 from django_jobqueue.handlers import JobContext
+from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
+from django_jobqueue.worker.child import Child
 from django_jobqueue.worker.line import LANES
+from django_jobqueue.worker.options import WorkerOptions
+from django_jobqueue.worker.slots import Slots
 from tests.factories import QueueFactory
 from tests.waiting import until
 
@@ -134,3 +139,20 @@ def test_a_worker_takes_some_lanes_and_leaves_the_others_to_others(fifo_queue, r
     services.send_many(fifo_queue.name, [item(n) for n in range(50, 800)])
 
     assert until(lambda: (taken := Job.objects.running().count()) >= LANES and taken, "it has many") == LANES
+
+
+def test_a_drain_looks_once_more_although_it_has_just_looked_and_was_woken(queue, transactional_db):
+    """What has failed wakes its own worker for the next attempt, perhaps a moment after that found nothing."""
+
+    @job(queue=queue.name)
+    def again() -> None:
+        pass
+
+    options = WorkerOptions.build(queues=(queue.name,), drain=True)
+    line = Child(options, "w", uuid7(), Slots(options.concurrency)).line
+    now = time.monotonic()
+    assert not line.fill(now)
+    again.send()
+    line.woken(queue.name)
+
+    assert not line.is_empty(now)
