@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_jobqueue.models import Job, Worker
 from django_jobqueue.states import FailureReason, JobState
@@ -21,6 +21,8 @@ from .history import History, check
 from .runner import children_of, is_alive
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 def kill(history, pid: int) -> None:
@@ -97,9 +99,18 @@ def test_a_handler_that_ended_unrecorded_runs_again_uncharged(start, history, ga
         gates.open("go")
         until(lambda: [run for run in history.runs(job) if run.ended], "the handler ended")
         kill(history, history.runs(job)[0].pid)
+        until(nobody_waits, "what it had sent was given up")
 
     done = ends(job, JobState.COMPLETED)
     assert (history.begun(job), done.retry_count, done.crashes) == (2, 0, 0)
+
+
+def nobody_waits() -> bool:
+    """Whether no session waits for a lock: the server does not notice at once that a client is gone."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(WAITING)
+        return cursor.fetchone() is None
 
 
 def test_when_all_of_a_worker_is_killed_another_takes_over(start, history, gates):  # row 4 G4
