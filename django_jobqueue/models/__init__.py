@@ -5,6 +5,7 @@ from .failure_group import FailureGroup
 from .job import Job
 from .maintenance import Maintenance
 from .operation import Operation
+from .pending_release import PendingRelease
 from .queue import Queue
 from .queue_minute import QueueMinute
 from .queue_total import QueueTotal
@@ -20,6 +21,7 @@ __all__ = [
     "JobWrite",
     "Maintenance",
     "Operation",
+    "PendingRelease",
     "Queue",
     "QueueMinute",
     "QueueTotal",

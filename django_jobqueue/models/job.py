@@ -117,6 +117,10 @@ class Job(models.Model):
     first_start_after = models.DateTimeField(_("first start after"), null=True, blank=True, editable=False)
     claim_xmin = models.BigIntegerField(_("first claim's snapshot"), null=True, blank=True, editable=False)
     incarnation = models.UUIDField(_("worker's incarnation"), null=True, blank=True, editable=False)
+    # Drawn by the claimer and compared by every statement that finishes its attempt. See ``django_jobqueue.claims``.
+    claim_number = models.BigIntegerField(_("number of its claim"), null=True, blank=True, editable=False)
+    # The transaction that last changed the state without completing the job: an operator's selection is bounded by it.
+    moved_xid = models.BigIntegerField(_("transaction of its last change"), null=True, blank=True, editable=False)
     # Claimed by a grouped read: until it ends, the later jobs of its group in that batch depend on it.
     grouped = models.BooleanField(_("claimed by group"), null=True, blank=True, editable=False)
     progress = models.FloatField(_("progress"), null=True, blank=True, editable=False)

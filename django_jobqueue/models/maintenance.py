@@ -20,6 +20,9 @@ class Maintenance(models.Model):
     began_at = models.DateTimeField(_("last pass began at"), null=True, blank=True, editable=False)
     ended_at = models.DateTimeField(_("last pass ended at"), null=True, blank=True, editable=False)
     counted_until = models.DateTimeField(_("minutes counted until"), null=True, blank=True, editable=False)
+    # The server's timeline and when it was first seen: it changes when a standby is promoted.
+    timeline = models.CharField(_("timeline"), max_length=8, blank=True, db_default="", editable=False)
+    timeline_at = models.DateTimeField(_("timeline since"), null=True, blank=True, editable=False)
     places = models.JSONField(_("where long sweeps go on"), default=dict, blank=True, editable=False)
     report = models.JSONField(_("report of the last pass"), default=dict, blank=True, editable=False)
 

@@ -24,6 +24,7 @@ class Operation(models.Model):
     queue = models.CharField(_("queue"), max_length=100, blank=True, db_default="")
     state = models.CharField(_("state"), max_length=10, choices=State, db_default=State.DONE)
     selection = models.JSONField(_("selection"), default=dict, blank=True)  # the frozen filter, or the ids
+    snapshot = models.TextField(_("snapshot of the confirmation"), blank=True, db_default="")  # what the operator saw
     cursor = models.JSONField(_("how far it got"), null=True, blank=True)
     moved = models.PositiveBigIntegerField(_("moved"), db_default=0)
     refused = models.PositiveBigIntegerField(_("refused"), db_default=0)

@@ -22,6 +22,10 @@ class Worker(models.Model):
     capacity = models.PositiveIntegerField(_("capacity"), db_default=1)
     version = models.CharField(_("version"), max_length=40, blank=True, db_default="")
     has_session_lock = models.BooleanField(_("holds a session lock"), db_default=False)
+    # Its own timings, by which others judge it; a fleet may be configured differently.
+    unlocked_seconds = models.FloatField(_("lost after (s), without its lock"), null=True, blank=True)
+    lost_seconds = models.FloatField(_("lost after (s)"), null=True, blank=True)
+    stop_grace_seconds = models.FloatField(_("grace after expiry (s)"), null=True, blank=True)
     started_at = models.DateTimeField(_("started at"), db_default=StatementTimestamp())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=StatementTimestamp())
     stopping_at = models.DateTimeField(_("stopping since"), null=True, blank=True)
