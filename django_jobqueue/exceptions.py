@@ -164,12 +164,13 @@ class ClaimLost(JobQueueError):
     """A worker tried to finish a job it no longer holds."""
 
     code = "claim_lost"
-    hint = "Its result was not stored; whoever holds the job now will finish it."
+    hint = "Its result was not stored; the worker that holds the job now will finish it."
 
     def __init__(self, *, job_id: UUID, attempt: int, now: int | None = None) -> None:
         self.job_id, self.attempt, self.now = job_id, attempt, now
         holder = f" It is now claim {now}." if now not in (None, attempt) else ""
-        super().__init__(f"Job {job_id} is no longer held by attempt {attempt}.{holder}")
+        claim = f"this claim of attempt {attempt}" if now == attempt else f"attempt {attempt}"
+        super().__init__(f"Job {job_id} is no longer held by {claim}.{holder}")
 
 
 class UnsafeIsolation(JobQueueError):

@@ -56,7 +56,10 @@ class Snooze(Exception):
 
 
 class JobExpired(BaseException):
-    """Raised inside a handler that has used up its time. Not an ``Exception``, so that few handlers catch it."""
+    """Raised inside a handler that has used up its time, or whose claim was lost.
+
+    Not an ``Exception``, so that few handlers catch it.
+    """
 
 
 class JobContext:

@@ -171,6 +171,7 @@ def _expire(using: str) -> dict[str, int]:
 
 
 def _release(using: str) -> dict[str, int]:
+    services.release_pending(using=using)
     return release_due(using=using)
 
 

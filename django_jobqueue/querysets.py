@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import Case, Count, F, IntegerField, Min, OuterRef, Q, Subquery, When
 from django.db.models.functions import Coalesce
 
+from .claims import Claim
 from .expressions import StatementTimestamp
 from .policies import ORDERED
 from .states import BLOCKING, DEAD, ELIGIBLE, FINAL, RUNNING, Hold, JobState
@@ -45,6 +46,11 @@ class JobQuerySet(models.QuerySet["Job"]):
     def eligible(self) -> Self:
         """Waiting for an attempt, held or not."""
         return self.filter(state__in=sorted(ELIGIBLE))
+
+    def of_claim(self, claim: Claim) -> Self:
+        """The job, if this claim still is its latest."""
+        numbered = {} if claim.number is None else {"claim_number": claim.number}
+        return self.filter(pk=claim.job_id, attempt=claim.attempt, **numbered)
 
     def fetchable(self) -> Self:
         """Waiting, and held by nothing: neither its time nor a job ahead in its lane."""

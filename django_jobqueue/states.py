@@ -59,7 +59,9 @@ FOLLOWS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
     {
         _S.CREATED: frozenset({_S.ACTIVE, _S.CANCELLED}),
         _S.RETRY: frozenset({_S.ACTIVE, _S.STOPPED}),
-        _S.UNKNOWN_RETRY: frozenset({_S.ACTIVE, _S.COMPLETED, _S.RETRY, _S.FAILED, _S.STOPPED, _S.UNKNOWN_STOPPED}),
+        _S.UNKNOWN_RETRY: frozenset(
+            {_S.ACTIVE, _S.COMPLETED, _S.RETRY, _S.FAILED, _S.EXPIRED, _S.STOPPED, _S.UNKNOWN_STOPPED}
+        ),
         _S.ACTIVE: frozenset(
             {
                 _S.COMPLETED,
@@ -86,3 +88,6 @@ FOLLOWS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
 def leads_to(target: JobState) -> frozenset[JobState]:
     """The states from which ``target`` can be reached."""
     return frozenset(state for state, following in FOLLOWS.items() if target in following)
+
+
+STOPPABLE = leads_to(JobState.STOPPED) - DEAD - {JobState.RETRY}  # what a worker may still stop

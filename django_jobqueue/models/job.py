@@ -9,6 +9,7 @@ from django.db.models.base import ModelState
 from django.db.models.lookups import LessThanOrEqual
 from django.utils.translation import gettext_lazy as _
 
+from ..claims import Claim
 from ..expressions import (
     ColumnSize,
     CurrentSeq,
@@ -141,11 +142,14 @@ class Job(models.Model):
 
     objects = JobQuerySet.as_manager()
 
-    # Not columns: what a worker's claim carries besides.
+    # Not columns: what a claim carries besides. The number of the claim is here and not read from its column, because
+    # the column may hold another claim by now.
+    held_number: int | None = None
     leaf: str = ""  # the part of the table it lies in, where that is known
     ctid: str = "(0,0)"  # and where in it the claim put it: (0,0) is nowhere
     handed_over: int = 0  # how many claims in a row came by hand-over
     deadline: float = 0.0  # when its time is used up, by the monotonic clock of the machine that works on it
+    begin_by: float = 0.0  # by that clock: when its claim has to be verified before its handler starts
 
     class Meta:
         app_label = "jobqueue"
@@ -307,6 +311,19 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue_id} {self.pk}"
+
+    @property
+    def claim(self) -> Claim | None:
+        """The claim by which this very object was fetched; none if it was only read."""
+        kept: Claim | None = self.__dict__.get("_claim")
+        if kept is None and self.held_number is not None:
+            kept = self.__dict__["_claim"] = Claim(self.id, self.attempt, self.held_number)
+        return kept
+
+    def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
+        """Read the columns again. The claim stays the one by which the job was fetched."""
+        _ = self.claim  # before its attempt is read again
+        super().refresh_from_db(*args, **kwargs)
 
     @property
     def came_by_group(self) -> bool:

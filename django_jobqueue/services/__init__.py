@@ -4,6 +4,7 @@ Each is atomic: part of the caller's transaction inside ``atomic()``, otherwise 
 ``using=`` for a database other than the router's choice.
 """
 
+from ..claims import Claim
 from .adjust import reschedule, set_visibility, touch
 from .asynchronous import acancel, aget_job, asend, asend_many
 from .backlogs import warn_backlogs
@@ -20,6 +21,7 @@ from .finish import (
     stop,
 )
 from .inspect import Minute, Stats, activity, blocked_keys, get_job, list_jobs, stats, why
+from .lanes import release_pending
 from .operate import Cancellation, Outcome, cancel, delete, pause, purge, resume, retry, skip
 from .operations import advance_operation, begin_operation, resume_operation, stop_operation
 from .queues import (
@@ -47,6 +49,7 @@ __all__ = [
     "AsyncJobStream",
     "Bookmark",
     "Cancellation",
+    "Claim",
     "Failure",
     "Finished",
     "JobStream",
@@ -90,6 +93,7 @@ __all__ = [
     "pause",
     "purge",
     "recover_lost",
+    "release_pending",
     "reschedule",
     "reset_running",
     "resume",

@@ -7,15 +7,14 @@ from uuid import UUID
 
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
-from ..identifiers import as_uuid
 from ..models import Job
 from ..options import YEAR, check_moment, check_seconds
 from ..policies import ORDERED
 from ..states import ELIGIBLE, RUNNING, JobState, leads_to
 from . import statements
 from .failing import returning
-from .finish import Target, check_job, database_of
-from .lanes import lanes_of
+from .finish import Target, check_claim, check_job, claim_of_job, database_of, id_of
+from .lanes import PAUSES, lanes_of
 from .moves import Decision, lock, move_each
 from .transactions import execute, in_transaction, wake
 
@@ -31,7 +30,7 @@ def set_visibility(
     lease = check_seconds(seconds, option="seconds", minimum=0, maximum=YEAR)
     using = database_of(job, using)
     place = job.queue_id if isinstance(job, Job) else queue
-    id = job.pk if isinstance(job, Job) else as_uuid(job)
+    id = id_of(job)
 
     def decide(found: list[Job]) -> Decision:
         _check_holder(job, id, found)
@@ -42,20 +41,19 @@ def set_visibility(
         )
         return lambda _: None
 
-    move_each(using, [id], decide, queue=place)
+    move_each(using, [id], decide, queue=place, pauses=PAUSES)
 
 
 def _check_holder(job: Target, id: UUID, found: list[Job]) -> None:
     if not found:
         raise JobNotFound(id)
     one = found[0]
-    if isinstance(job, Job) and job.attempt != one.attempt:
-        raise ClaimLost(job_id=id, attempt=job.attempt, now=one.attempt)
-    if isinstance(job, Job) and one.state in ELIGIBLE:
-        raise ClaimLost(job_id=id, attempt=job.attempt, now=one.attempt)
+    fenced = check_claim(job, one)
+    if fenced and one.state in ELIGIBLE:
+        raise ClaimLost(job_id=id, attempt=one.attempt, now=one.attempt)
     if one.state != JobState.ACTIVE:
         raise InvalidTransition(job_id=id, state=one.state, wanted="leased", allowed=[JobState.ACTIVE])
-    if one.policy == ORDERED and not isinstance(job, Job):
+    if one.policy == ORDERED and not fenced:
         raise InvalidOption(
             "job",
             "on an ordered queue only its holder may do this",
@@ -72,13 +70,14 @@ def touch(job: Job, *, using: str | None = None) -> JobState:
     using = database_of(job, using)
     if job._state.adding:
         raise ClaimLost(job_id=job.pk, attempt=0)
+    claim = claim_of_job(job)
     # Not .running(): that would let the planner go through all that runs instead of by the primary key.
-    claim = Job.objects.using(using).in_queue(job.queue_id).filter(pk=job.pk, attempt=job.attempt)
-    claim = claim.exclude(state__in=sorted(set(JobState) - RUNNING))
-    if not claim.update(heartbeat_at=StatementTimestamp()):
+    held = Job.objects.using(using).in_queue(job.queue_id).of_claim(claim)
+    held = held.exclude(state__in=sorted(set(JobState) - RUNNING))
+    if not held.update(heartbeat_at=StatementTimestamp()):
         now = Job.objects.using(using).filter(pk=job.pk).values_list("attempt", flat=True).first()
-        raise ClaimLost(job_id=job.pk, attempt=job.attempt, now=now)
-    return JobState(claim.values_list("state", flat=True).get())
+        raise ClaimLost(job_id=job.pk, attempt=claim.attempt, now=now)
+    return JobState(held.values_list("state", flat=True).get())
 
 
 def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, using: str | None = None) -> None:
@@ -88,7 +87,7 @@ def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, 
     """
     moment = check_moment(start_after)
     using = database_of(job, using)
-    id = job.pk if isinstance(job, Job) else as_uuid(job)
+    id = id_of(job)
 
     def work() -> None:
         locked, found = lock(using, [id], queue=queue)

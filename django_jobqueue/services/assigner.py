@@ -18,6 +18,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, connections
 
+from ..claims import Claim
 from ..conf import get_settings
 from ..exceptions import QueueNotFound
 from ..identifiers import uuid7
@@ -204,7 +205,8 @@ class Assigner(threading.Thread):
         try:
             if self.error is not None:
                 connections[terms.using].close()  # whatever state it is in
-            workers.give_back_unheld(terms.worker, self.incarnation, delivered, CANCELLED, using=terms.using)
+            kept = [self.held[id] for id in delivered]
+            workers.give_back_unheld(terms.worker, self.incarnation, kept, CANCELLED, using=terms.using)
             if self.exiting and delivered:
                 workers.has_ended(self.incarnation, "its process ended", using=terms.using)
             else:
@@ -220,16 +222,18 @@ class Assigner(threading.Thread):
 def _unended(held: list[Job], using: str) -> set[UUID]:
     """Those of these attempts that still take a place.
 
-    One whose cancellation was acknowledged by somebody who did not know it may still run, so it keeps its place.
+    A cancelled one that may still run, because whoever acknowledged the cancellation did not know it, keeps its place.
     """
     queues = {job.queue_id for job in held}
     found = Job.objects.using(using).filter(queue__in=queues, pk__in=[job.id for job in held])
-    attempts = {job.id: job.attempt for job in held}
+    claims = {job.claim for job in held}
     alive, unknown = set(), set()
-    for id, attempt, state in found.values_list("pk", "attempt", "state"):
-        if attempt == attempts[id] and state in RUNNING:
+    for id, attempt, number, state in found.values_list("pk", "attempt", "claim_number", "state"):
+        if Claim(id, attempt, number) not in claims:
+            continue
+        if state in RUNNING:
             alive.add(id)
-        elif attempt == attempts[id] and state == JobState.UNKNOWN_STOPPED:
+        elif state == JobState.UNKNOWN_STOPPED:
             unknown.add(id)
     if unknown:
         outcomes = found.filter(pk__in=unknown).values_list("pk", "attempts__-1__outcome")

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db import connections
 
+from ..claims import draw_number
 from ..conf import get_settings
 from ..encoding import check_tags, check_text, clean_output
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
@@ -19,12 +20,12 @@ from ..identifiers import as_uuid
 from ..models import Job
 from ..options import check_seconds
 from ..policies import LANED, ORDERED
-from ..states import BLOCKING, JobState
+from ..states import BLOCKING, JobState, leads_to
 from . import capacity, statements
 from .failing import Failure
 from .fetch import as_jobs
-from .finish import complete_one, completion_of, fail, leaf_of_job, stop, told
-from .lanes import MOST_KEYS, Lane, chunks, release
+from .finish import claim_of_job, completion_of, fail, leaf_of_job, stop, told
+from .lanes import MOST_KEYS, Lane, chunks, release, release_later
 from .transactions import (
     Rows,
     Statement,
@@ -34,6 +35,7 @@ from .transactions import (
     in_transaction,
     is_strict,
     joins,
+    make_durable,
     none_if_locked,
     text_array,
     unless_locked,
@@ -42,11 +44,12 @@ from .transactions import (
 
 Pairs = list[tuple[Job, str | None]]  # jobs with their outputs as text
 PAUSES = (0.002, 0.005)  # seconds, before a batch is tried again
+NOWHERE = "(0,0)"
 
 
 @dataclass(slots=True)
 class Finished:
-    """What became of a batch: ``busy`` jobs were in somebody else's hands and are still held; finish them again."""
+    """What became of a batch: ``busy`` jobs are locked by other transactions and still held; finish them again."""
 
     completed: list[UUID] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
@@ -73,11 +76,12 @@ def finish_many(
 
     Nothing is raised for a claim that was lost: it is listed. A job that failed while its cancellation was asked for
     is stopped. With ``hand_over`` the next job of each ordered key that was finished is claimed in the same
-    transaction, if it is due, carries the ``tags``, and nothing of a higher priority waits in the queue. What somebody
-    else has locked is waited for ``lock_timeout`` seconds, or as long as ``LOCK_TIMEOUT_MS`` says. ``whole`` is what
-    it is for a fetch.
+    transaction, if it is due, carries the ``tags``, and nothing of a higher priority waits in the queue. A row that
+    another transaction has locked is waited for a moment, that of a failed job ``lock_timeout`` seconds or as long as
+    ``LOCK_TIMEOUT_MS`` says; then the job is busy. ``whole`` is what it is for a fetch.
     """
     using = database(using)
+    make_durable(using)
     if lock_timeout is not None:
         lock_timeout = check_seconds(lock_timeout, option="lock_timeout", minimum=0.001, maximum=3600)
     _check_pairs(completed, "completed")
@@ -88,6 +92,7 @@ def finish_many(
         check_tags(tags) if tags else [],
         check_text(worker, option="worker", max_length=255),
         None if incarnation is None else as_uuid(incarnation, option="incarnation"),
+        draw_number() if hand_over else 0,
         statements.CLAIMED if whole else statements.NEEDED,
     )
     for (queue, policy), some in groups.items():
@@ -139,6 +144,7 @@ class _Claimer:
     tags: list[str]
     worker: str
     incarnation: UUID | None
+    number: int
     columns: tuple[str, ...]
 
 
@@ -153,7 +159,7 @@ def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
         answers += at_once(using, [(statements.at(leaf, statements.COMPLETE), params)])[0]
     if any(job.came_by_group for job, _ in some):
         wake(using, [some[0][0].queue_id])  # the next of their groups may go
-    _complete_each(_account(some, answers, finished, using), finished, using)
+    _sort_out(_account(some, answers, finished, using), finished, using)
 
 
 _WAIT_BRIEFLY: Statement = (statements.WAIT_BRIEFLY, ())
@@ -162,7 +168,7 @@ _WAIT_BRIEFLY: Statement = (statements.WAIT_BRIEFLY, ())
 def _complete_lanes(
     queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str
 ) -> None:
-    """What a fetch has in hand it gives free in a moment; only what is still left then is looked at one by one."""
+    """A fetch unlocks keys after a moment; what is still locked then is completed without its key."""
     if not is_strict(using):
         here = not joins(connections[using])
         for pause in (*PAUSES, 0):
@@ -171,13 +177,31 @@ def _complete_lanes(
                 break
             here = False
             time.sleep(pause)
-    _complete_each(some, finished, using)
+    if some:
+        some = _complete_without_keys(queue, policy, some, finished, using)
+    _sort_out(some, finished, using)
+
+
+def _complete_without_keys(queue: str, policy: str, some: Pairs, finished: Finished, using: str) -> Pairs:
+    """Other transactions have locked these keys, or this one cannot judge lanes: they are released later.
+
+    That is safe, because a fetch that looks at such a lane meanwhile finds it blocked.
+    """
+    statement = statements.at(leaf_of_job(some[0][0], using), statements.COMPLETE)
+
+    def work(answers: Rows) -> Rows:
+        if ended := {Lane(queue, policy, some[place - 1][0].singleton_key) for place, _ in answers}:
+            release_later(using, ended)
+        return answers
+
+    answers = in_transaction(using, work, [(statement, completion_of(some))])
+    return _account(some, answers, finished, using)
 
 
 def _complete_laned(
     queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str, *, here: bool
 ) -> Pairs:
-    """What is left of them, because its key or its row is in somebody else's hands, or its claim was lost."""
+    """Those that are left: their key or row is locked by another transaction, or their claim was lost."""
     leaf = leaf_of_job(some[0][0], using)
     limit = get_settings().HAND_OVER_LIMIT if claimer and policy == ORDERED else 0
 
@@ -197,7 +221,7 @@ def _complete_laned(
             place_of_key = claimer.columns.index("singleton_key") + 3
             others |= ours.keys() - {row[place_of_key] for row in claimed}
         if others:
-            release(using, {Lane(queue, policy, key) for key in others}, wait=False, leaves={queue: leaf})
+            release(using, {Lane(queue, policy, key) for key in others}, leaves={queue: leaf})
         return answers, ours, claimed
 
     params = [queue, *completion_of(some), text_array(job.singleton_key for job, _ in some)]
@@ -210,7 +234,7 @@ def _complete_laned(
         return some
     answers, ours, claimed = done
     if claimer and claimed:
-        next_jobs = as_jobs(using, leaf, queue, policy, claimer.columns, claimed)
+        next_jobs = as_jobs(using, leaf, queue, policy, claimer.number, claimer.columns, claimed)
         for job in next_jobs:
             job.handed_over = ours[job.singleton_key]
         finished.next += next_jobs
@@ -220,7 +244,7 @@ def _complete_laned(
 def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str, *, here: bool) -> Rows:
     """Claim the next job of each of these lanes, whose job before it was just ended, where that may be."""
     params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
-              "incarnation": claimer.incarnation}  # fmt: skip
+              "incarnation": claimer.incarnation, "number": claimer.number}  # fmt: skip
     statement = statements.HAND_OVER_HERE if here else statements.HAND_OVER
     return claimed_rows(using, statements.at(leaf, statement, claimer.columns), params, by_name=True)
 
@@ -236,24 +260,27 @@ def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pair
     return [pair for place, pair in enumerate(some, 1) if place not in done]
 
 
-def _complete_each(some: Pairs, finished: Finished, using: str) -> None:
-    for job, output in some:
-        _complete_alone(job, output, finished, using)
+def _sort_out(some: Pairs, finished: Finished, using: str) -> None:
+    """What could not be completed: its row is locked by another transaction, or its claim was lost."""
+    if not some:
+        return
+    meant = Job.objects.using(using).in_queue(some[0][0].queue_id).filter(pk__in=[job.pk for job, _ in some])
+    found = meant.in_state(*leads_to(JobState.COMPLETED)).values_list("pk", "attempt", "claim_number")
+    there = {id: (attempt, number) for id, attempt, number in found}
+    for job, _ in some:
+        if job.pk in there and claim_of_job(job).fits(*there[job.pk]):
+            finished.busy.append(job.pk)
+            job.ctid = NOWHERE  # so that the next try does not wait for it
+        else:
+            finished.lost.append(job.pk)
 
 
-def _complete_alone(job: Job, output: str | None, finished: Finished, using: str) -> None:
-    """The side path of a batch: a claim that was lost, or a row or key that somebody else holds for the moment."""
-    if _alone(job, partial(complete_one, job, True, output, using), finished, using):
-        finished.completed.append(job.pk)
-
-
-def _alone(job: Job, work: Callable[[], bool], finished: Finished, using: str) -> bool:
-    """Finish one job of a batch, not waiting long for anybody: whether that was done; else it is lost or busy."""
+def _alone(job: Job, work: Callable[[], bool], finished: Finished, using: str) -> None:
+    """Fail one job of a batch, not waiting long for a lock: else it is lost or busy."""
     try:
         result = unless_locked(using, work, finished.lock_timeout)
     except (ClaimLost, JobNotFound, InvalidTransition):
         finished.lost.append(job.pk)
-        return False
+        return
     if result is None:
         finished.busy.append(job.pk)
-    return bool(result)

@@ -17,6 +17,7 @@ from django.db.models import Exists, Q
 from psycopg import errors
 from psycopg.sql import Literal
 
+from ..claims import draw_number
 from ..encoding import check_tags, check_text, decode
 from ..exceptions import UnsafeIsolation
 from ..expressions import Tid
@@ -29,7 +30,7 @@ from ..policies import LANED, ORDERED
 from ..states import JobState
 from . import statements
 from .grouped import check_policy, fetch_grouped
-from .lanes import MOST_KEYS, try_keys
+from .lanes import MOST_KEYS, release_pending, try_keys
 from .queues import named, no_queue
 from .recover import end_leases
 from .transactions import (
@@ -41,6 +42,7 @@ from .transactions import (
     execute,
     in_transaction,
     joins,
+    make_durable,
     rows,
     text_array,
 )
@@ -103,19 +105,20 @@ class Claimer(NamedTuple):
     incarnation: UUID | None
     lease: float | None
     bookmark: Bookmark | None
+    number: int  # of the claims that it makes
     columns: tuple[str, ...] = statements.CLAIMED
     leaf: str = ""
     policy: str = ""
 
     @property
     def assignment(self) -> list[Any]:
-        return [self.worker, self.incarnation, self.lease]
+        return [self.worker, self.incarnation, self.number, self.lease]
 
     def rows(self, statement: str, params: Any, *, by_name: bool = False) -> list[tuple[Any, ...]]:
         return claimed_rows(self.using, statements.at(self.leaf, statement, self.columns), params, by_name=by_name)
 
     def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
-        return as_jobs(self.using, self.leaf, self.queue, self.policy, self.columns, claimed)
+        return as_jobs(self.using, self.leaf, self.queue, self.policy, self.number, self.columns, claimed)
 
     def execute(self, statement: str, params: Any) -> int:
         return execute(self.using, statements.at(self.leaf, statement), params)
@@ -155,6 +158,7 @@ def fetch(
         None if incarnation is None else as_uuid(incarnation, option="incarnation"),
         None if lease is None else check_seconds(lease, option="lease", minimum=0.001, maximum=YEAR),
         bookmark,
+        draw_number(),
         statements.CLAIMED if whole else statements.NEEDED,
     )
     order = None if grouping is None else check_grouping(grouping)
@@ -172,6 +176,7 @@ def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[
     found = _look_at_queue(claimer)
     if found is None:
         return []
+    make_durable(claimer.using)
     claimer = claimer._replace(policy=found.policy, leaf=found.leaf)
     if grouping is not None and found.policy != ORDERED:  # an ordered queue gives one per key, however it is read
         check_policy(claimer.queue, found.policy)
@@ -439,10 +444,16 @@ def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
 
 
 def as_jobs(
-    using: str, leaf: str, queue: str, policy: str, columns: tuple[str, ...], claimed: Iterable[tuple[Any, ...]]
+    using: str,
+    leaf: str,
+    queue: str,
+    policy: str,
+    number: int,
+    columns: tuple[str, ...],
+    claimed: Iterable[tuple[Any, ...]],
 ) -> list[Job]:
     names = ("position", "ctid", *columns)
-    known = {"queue_id": queue, "policy": policy, "state": JobState.ACTIVE.value, "leaf": leaf}
+    known = {"queue_id": queue, "policy": policy, "state": JobState.ACTIVE.value, "leaf": leaf, "held_number": number}
     jobs = []
     for row in claimed:
         job = Job.from_row(using, names, row[1:])
@@ -469,6 +480,8 @@ def _fetch_lanes(claimer: Claimer, limit: int) -> list[Job]:
         if judge.held and not judge.saw_all:
             continue  # what it saw is held now, so the next look begins behind that
         looks -= 1
+        if looks and release_pending(claimer.queue, using=claimer.using):
+            continue
         if not judge.refused or not looks:
             return []
         time.sleep(random.uniform(0.001, 0.005))
@@ -509,7 +522,7 @@ class _Judge:
         self.xmin = 0
 
     def is_tired(self) -> bool:
-        """Whether it may lock no more keys; refused ones hold no lock and do not count."""
+        """Whether it may lock no more keys."""
         return len(self.ours) >= MOST_KEYS
 
     def claim(self, candidates: list[Candidate], wanted: int) -> None:
@@ -544,7 +557,9 @@ class _Judge:
                 held.append(candidate)
                 blocked.add(candidate.key)
             elif is_overdue:
-                continue  # somebody who is due goes before it, as soon as its hold is lifted
+                # A due job goes before it, as soon as its hold is lifted. Another transaction may have locked that job
+                # for long, so the key is passed over like one that another transaction has locked.
+                self.refused.add(candidate.key)
             elif candidate.seq == head:
                 going.append(candidate)
             else:

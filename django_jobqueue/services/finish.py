@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from traceback import TracebackException
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db import connections
 
+from ..claims import Claim
 from ..conf import get_settings
 from ..encoding import clean_output, clean_text
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
@@ -17,27 +18,28 @@ from ..identifiers import as_uuid
 from ..models import Job
 from ..options import YEAR, check_reason, check_seconds
 from ..policies import LANED
-from ..states import ELIGIBLE, FOLLOWS, FailureReason, JobState, leads_to
+from ..states import ELIGIBLE, FOLLOWS, STOPPABLE, FailureReason, JobState, leads_to
 from . import capacity, statements
 from .failing import Failing, Failure, failing_each, failures, returning
-from .lanes import Lane, Locked, leaves_of
+from .lanes import PAUSES, Lane, Locked, leaves_of
 from .moves import Change, Decide, Decision, Moved, move_each
 from .queues import named
 from .transactions import database, execute, in_transaction, joins, wake
 
-Target = Job | UUID | str
+Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
 
 
 def complete(job: Target, output: Any = None, *, queue: str | None = None, using: str | None = None) -> None:
     """Finish the attempt this worker holds, and store what it returned.
 
-    Raises ``ClaimLost`` if it holds it no more, ``JobNotFound``, and ``InvalidTransition`` from a state that cannot
-    complete. An output that JSON cannot hold is cleaned, never refused.
+    A fetched job, or its claim, is fenced: it changes nothing once it was lost. A bare id finishes whatever attempt
+    there is. Raises ``ClaimLost`` if the claim was lost, ``JobNotFound``, and ``InvalidTransition`` from a state that
+    cannot complete. An output that JSON cannot hold is cleaned, never refused.
     """
     using = database_of(job, using)
     text, _ = clean_output(output, max_bytes=get_settings().MAX_OUTPUT_BYTES)
-    known = job if isinstance(job, Job) else _find(job, queue, using)
-    work = partial(complete_one, known, isinstance(job, Job), text, using)
+    known = job if isinstance(job, Job) else _find(id_of(job), queue, using)
+    work = partial(complete_one, known, claim_of(job), text, using)
     if joins(connections[using]) and known.policy not in LANED:
         work()  # in the caller's transaction, with nothing to set and to set back
     else:
@@ -67,7 +69,7 @@ def fail(
     dies_as = JobState.EXPIRED if reason == FailureReason.EXPIRED else JobState.FAILED
     failing = Failing(text, check_reason(reason), for_good=for_good, retry_after=retry_after, dies_as=dies_as)
     using = database_of(job, using)
-    moved = _move_one(job, partial(_failing, using, {_id(job): failing}), queue, using)
+    moved = _move_one(job, partial(_failing, using, {id_of(job): failing}), queue, using)
     return failures(moved)[0]
 
 
@@ -94,7 +96,7 @@ def stop(
 
     Raises ``ClaimLost``, ``JobNotFound`` and ``InvalidTransition``.
     """
-    allowed = {JobState.CANCELLING} if count_retry else {JobState.ACTIVE, JobState.CANCELLING, JobState.UNKNOWN_RETRY}
+    allowed = {JobState.CANCELLING} if count_retry else STOPPABLE
 
     def change(found: Job) -> Change:
         # At the limit the count would exceed it; so the limit goes with it.
@@ -117,7 +119,7 @@ def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = 
 
     Raises ``JobNotFound`` and ``InvalidTransition``.
     """
-    allowed = {JobState.ACTIVE, JobState.CANCELLING, JobState.UNKNOWN_RETRY}
+    allowed = leads_to(JobState.UNKNOWN_STOPPED)
     change = Change(JobState.UNKNOWN_STOPPED, error=message or None, reason=FailureReason.CANCELLED, outcome="unknown")
     decide = _allowing(allowed, JobState.UNKNOWN_STOPPED, lambda _: change)
     _move_one(job, decide, queue, database_of(job, using))
@@ -162,14 +164,16 @@ def give_back(
 # --------------------------------------------------------------------------------------------------- one at a time
 
 
-def complete_one(job: Job, fenced: bool, output: str | None, using: str) -> bool:
+def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) -> bool:
+    """Complete a job that is known; without a claim whatever attempt of it was just read."""
     if job._state.adding:
         raise JobNotFound(job.pk)
     lane = {Lane(job.queue_id, job.policy, job.singleton_key)} if job.policy in LANED else set()
-    locked = Locked(using, lane)
+    locked = Locked(using, lane, pauses=PAUSES)
     statement = statements.at(leaf_of_job(job, using), statements.COMPLETE_ONE)
-    if not execute(using, statement, [output, job.pk, job.attempt]):
-        raise _refusal(job, fenced, JobState.COMPLETED, leads_to(JobState.COMPLETED), using)
+    meant = claim or Claim(job.pk, job.attempt, job.claim_number)
+    if not execute(using, statement, [output, job.pk, meant.attempt, meant.number, meant.number]):
+        raise _refusal(job, claim, JobState.COMPLETED, leads_to(JobState.COMPLETED), using)
     locked.release(lane)
     capacity.ended(using, [job.pk])
     if job.came_by_group:
@@ -177,19 +181,37 @@ def complete_one(job: Job, fenced: bool, output: str | None, using: str) -> bool
     return True
 
 
-def _refusal(job: Job, fenced: bool, wanted: JobState, allowed: Iterable[str], using: str) -> Exception:
+def _refusal(job: Job, claim: Claim | None, wanted: JobState, allowed: Iterable[str], using: str) -> Exception:
     """Why a verb moved nothing."""
-    now = Job.objects.using(using).in_queue(job.queue_id).filter(pk=job.pk).values_list("state", "attempt").first()
+    found = Job.objects.using(using).in_queue(job.queue_id).filter(pk=job.pk)
+    now = found.values_list("state", "attempt", "claim_number").first()
     if now is None:
         return JobNotFound(job.pk)
-    state, attempt = now
-    if fenced and (attempt != job.attempt or state in ELIGIBLE):
-        return ClaimLost(job_id=job.pk, attempt=job.attempt, now=attempt)
+    state, attempt, number = now
+    if claim is not None and (not claim.fits(attempt, number) or state in ELIGIBLE):
+        return ClaimLost(job_id=job.pk, attempt=claim.attempt, now=attempt)
     return InvalidTransition(job_id=job.pk, state=state, wanted=wanted.value, allowed=map(str, allowed))
 
 
-def _id(job: Target) -> UUID:
-    return job.pk if isinstance(job, Job) else as_uuid(job)
+def id_of(job: Target) -> UUID:
+    if isinstance(job, Job):
+        return job.pk
+    claim = claim_of(job)
+    return as_uuid(job) if claim is None else claim.job_id
+
+
+def claim_of_job(job: Job) -> Claim:
+    """The claim of a fetched job; one that was only read is fenced by the attempt that was read."""
+    return job.claim or Claim(job.pk, job.attempt, None)
+
+
+def claim_of(job: Target) -> Claim | None:
+    """What a verb is fenced by: the claim of a job, or one that was given as such; none for a bare id."""
+    if isinstance(job, Job):
+        return claim_of_job(job)
+    if isinstance(job, Claim):
+        return job
+    return Claim.parse(job) if Claim.is_text(job) else None
 
 
 def database_of(job: Target, using: str | None) -> str:
@@ -200,31 +222,39 @@ def leaf_of_job(job: Job, using: str) -> str:
     return job.leaf or leaves_of(using, [job.queue_id])[job.queue_id]
 
 
-def _find(job: UUID | str, queue: str | None, using: str) -> Job:
-    found = Job.objects.using(using).filter(pk=as_uuid(job))
+def _find(id: UUID, queue: str | None, using: str) -> Job:
+    found = Job.objects.using(using).filter(pk=id)
     if queue is not None:
         found = found.in_queue(named(queue))
-    one = found.only("id", "queue_id", "policy", "singleton_key", "attempt").first()
+    one = found.only("id", "queue_id", "policy", "singleton_key", "attempt", "claim_number").first()
     if one is None:
-        raise JobNotFound(as_uuid(job))
+        raise JobNotFound(id)
     return one
 
 
 def _move_one(job: Target, decide: Decide, queue: str | None, using: str) -> Moved:
     """Move the one job a worker speaks of; a fetched one only if its claim still stands."""
-    id = _id(job)
+    id = id_of(job)
 
     def fenced(jobs: list[Job]) -> Decision:
         if not jobs:
             raise JobNotFound(id)
-        if not isinstance(job, Job):
+        if not check_claim(job, jobs[0]):
             return decide(jobs)
-        if jobs[0].attempt != job.attempt:
-            raise ClaimLost(job_id=id, attempt=job.attempt, now=jobs[0].attempt)
         return partial(_still_held, decide(jobs))
 
     place = job.queue_id if isinstance(job, Job) else queue
-    return move_each(using, [id], fenced, queue=place)
+    return move_each(using, [id], fenced, queue=place, pauses=PAUSES)
+
+
+def check_claim(job: Target, row: Job) -> bool:
+    """Whether ``job`` is fenced by a claim; raises ``ClaimLost`` if the row, as it is locked now, has another."""
+    if isinstance(job, Job) and job._state.adding:
+        raise JobNotFound(job.pk)
+    claim = claim_of(job)
+    if claim is not None and not claim.fits(row.attempt, row.claim_number):
+        raise ClaimLost(job_id=row.pk, attempt=claim.attempt, now=row.attempt)
+    return claim is not None
 
 
 def _still_held(decision: Decision, job: Job) -> Change | None:
@@ -237,7 +267,7 @@ def _still_held(decision: Decision, job: Job) -> Change | None:
         raise
 
 
-def _allowing(allowed: set[JobState], wanted: JobState, change: Any, decide: Decide | None = None) -> Decide:
+def _allowing(allowed: Collection[JobState], wanted: JobState, change: Any, decide: Decide | None = None) -> Decide:
     def looked(jobs: list[Job]) -> Decision:
         judged: Decision = change if decide is None else decide(jobs)
 
@@ -258,12 +288,13 @@ def check_job(job: object) -> Job:
 
 
 def completion_of(some: Sequence[tuple[Job, str | None]]) -> list[Any]:
-    """Places, ids, attempts and outputs, as arrays: psycopg would take longer to write them than the server to read."""
+    """Places, claims and outputs, as arrays: psycopg would take longer to write them than the server to read."""
     places = ",".join([f'"{job.ctid}"' for job, _ in some])
     ids = ",".join([job.id.hex for job, _ in some])
     attempts = ",".join([str(job.attempt) for job, _ in some])
+    numbers = ",".join([str(job.held_number or "NULL") for job, _ in some])
     outputs = [output for _, output in some]
-    return [f"{{{places}}}", f"{{{ids}}}", f"{{{attempts}}}", outputs if any(outputs) else []]
+    return [f"{{{places}}}", f"{{{ids}}}", f"{{{attempts}}}", f"{{{numbers}}}", outputs if any(outputs) else []]
 
 
 def _failing(using: str, failing: dict[UUID, Failing], jobs: list[Job]) -> Decision:

@@ -21,7 +21,7 @@ from ..models import BlockedKey, Job, Operation, Queue, Worker
 from ..options import LARGEST, check_int, check_state
 from ..policies import ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
-from .finish import Target, database_of
+from .finish import Target, database_of, id_of
 from .queues import check_exists, named
 from .transactions import database, in_transaction, rows
 
@@ -192,7 +192,7 @@ def why(
     told when the job's is not among them.
     """
     using = database_of(job, using)
-    found = get_job(job.pk if isinstance(job, Job) else job, queue=queue, using=using)
+    found = get_job(id_of(job), queue=queue, using=using)
     state = JobState(found.state)
     if state in RUNNING:
         return _why_running(found)

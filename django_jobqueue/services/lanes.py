@@ -5,13 +5,14 @@ Three rules keep this free of deadlocks and of stranded jobs:
 * Locks are taken in one order: the keys (sorted), then rows (by id). A fetch takes rows first, and may, because it
   never waits for anything. A batch takes its rows as they come, and may, because it gives up after a moment.
 * A lane is judged by a statement that begins after its key was locked, so that it sees all that was committed before.
-* Whatever takes a job out of a lane, or makes it not due, calls :func:`release` in the same transaction, or, where
-  that transaction cannot look again or touches too many keys, right after its commit.
+* Whatever takes a job out of a lane, or makes it not due, calls :func:`release` in the same transaction. Where that
+  transaction cannot look again, touches too many keys, or would have to wait for a lock, :func:`release_later` stores
+  the lane in the same transaction, and it is released after the commit.
 """
 
 from __future__ import annotations
 
-import logging
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -21,12 +22,23 @@ from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from . import statements
-from .transactions import T, after_commit, claimed_rows, execute, is_strict, rows, text_array, unless_locked, wake
+from .transactions import (
+    T,
+    after_commit,
+    claimed_rows,
+    database,
+    execute,
+    in_transaction,
+    is_strict,
+    rows,
+    text_array,
+    wake,
+)
 
-logger = logging.getLogger("django_jobqueue")
-
-TRIES = 3
 MOST_KEYS = 200  # per transaction: more from many workers would exhaust the server's table of locks
+# How long a verb that finishes a job waits for the key of that job. A fetch holds keys for a millisecond or two; any
+# other holder may hold one for minutes, and then the lane is released later.
+PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
 
 
 class Lane(NamedTuple):
@@ -40,36 +52,41 @@ def lanes_of(jobs: Iterable[Job]) -> set[Lane]:
 
 
 class Locked:
-    """The lanes that this transaction may judge, and how the others will be released."""
+    """The lanes that this transaction may judge; those of ``refused`` are locked by other transactions."""
 
-    def __init__(self, using: str, lanes: Collection[Lane], *, wait: bool = True) -> None:
+    def __init__(self, using: str, lanes: Collection[Lane], *, pauses: Collection[float] | None = None) -> None:
+        """Lock the keys of these lanes: wait for them, or, with ``pauses``, only try, and again after each pause."""
         self.using = using
         self.refused: set[Lane] = set()
         self.later = bool(lanes) and (len(lanes) > MOST_KEYS or is_strict(using))
-        if lanes and not self.later:
-            if wait:
-                self._wait(lanes)
-            else:
-                self._try(lanes)
+        if not lanes or self.later:
+            return
+        if pauses is None:
+            params = [[lane.queue for lane in lanes], [lane.key for lane in lanes]]
+            execute(using, statements.WAIT_FOR_KEYS, params)
+            return
+        self.refused = self._try(lanes)
+        for pause in pauses:
+            if not self.refused:
+                break
+            time.sleep(pause)
+            self.refused = self._try(self.refused)
 
-    def _wait(self, lanes: Collection[Lane]) -> None:
-        params = [[lane.queue for lane in lanes], [lane.key for lane in lanes]]
-        execute(self.using, statements.WAIT_FOR_KEYS, params)
-
-    def _try(self, lanes: Collection[Lane]) -> None:
+    def _try(self, lanes: Collection[Lane]) -> set[Lane]:
+        """Those that could not be locked."""
+        refused: set[Lane] = set()
         for (queue, policy), keys in _by_queue(lanes).items():
             ours, _ = try_keys(self.using, queue, keys)
-            self.refused.update(Lane(queue, policy, key) for key in keys if key not in ours)
+            refused.update(Lane(queue, policy, key) for key in keys if key not in ours)
+        return refused
 
     def release(self, lanes: Collection[Lane]) -> None:
-        if lanes and self.later:
-            _release_later(self.using, lanes)
-        elif lanes:
-            release(self.using, lanes)
-
-
-def _release_later(using: str, lanes: Collection[Lane]) -> None:
-    after_commit(using, partial(release_each, using, set(lanes)))
+        """Release what this transaction may judge; the rest is released later."""
+        later = set(lanes) if self.later else self.refused & set(lanes)
+        if later:
+            release_later(self.using, later)
+        if now := set(lanes) - later:
+            release(self.using, now)
 
 
 def try_keys(using: str, queue: str, keys: Collection[str]) -> tuple[set[str], int]:
@@ -78,46 +95,77 @@ def try_keys(using: str, queue: str, keys: Collection[str]) -> tuple[set[str], i
     return {key for key, ours, _ in answers if ours}, min((xmin for *_, xmin in answers), default=0)
 
 
-def release(using: str, lanes: Collection[Lane], *, wait: bool = True, leaves: Mapping[str, str] | None = None) -> None:
+def release(using: str, lanes: Collection[Lane], *, leaves: Mapping[str, str] | None = None) -> None:
     """Let the next job of each lane go, where nothing blocks it; the keys must be locked already.
 
-    Without ``wait`` a job that somebody else has locked is let go right after commit, so as not to stall a batch.
+    Never waits: a lane whose next job is locked by another transaction is released later.
     """
+    if locked := _release(using, lanes, leaves):
+        release_later(using, locked)
+
+
+def _release(using: str, lanes: Collection[Lane], leaves: Mapping[str, str] | None = None) -> set[Lane]:
+    """Release these lanes; those whose next job is locked are returned."""
     grouped = _by_queue(lanes)
     if leaves is None:
         leaves = leaves_of(using, [queue for queue, _ in grouped])
-    later: set[Lane] = set()
+    locked: set[Lane] = set()
     woken: set[str] = set()
     for (queue, policy), keys in grouped.items():
         statement = statements.RELEASE_LANES if policy == ORDERED else statements.RELEASE_RUNNING
-        statement = statements.at(leaves[queue], statement).format(skip_locked="" if wait else "SKIP LOCKED")
         params = {"queue": queue, "policy": policy, "keys": text_array(sorted(keys))}
-        waiting = claimed_rows(using, statement, params, by_name=policy == ORDERED)
-        later.update(Lane(queue, policy, key) for key, is_locked in waiting if is_locked)
-        if waiting or policy != ORDERED:  # of those only who is held is looked for, not who was passed over
+        waiting = claimed_rows(using, statements.at(leaves[queue], statement), params, by_name=policy == ORDERED)
+        locked.update(Lane(queue, policy, key) for key, is_locked in waiting if is_locked)
+        if waiting or policy != ORDERED:  # of those only held jobs are looked for, not those that can be fetched
             woken.add(queue)
-    if later:
-        _release_later(using, later)
     wake(using, woken)
+    return locked
 
 
-def release_each(using: str, lanes: Collection[Lane]) -> None:
-    """Release lanes in transactions of their own, a bounded number of keys at a time.
+# ------------------------------------------------------------------------------------------------- pending releases
 
-    A lane that stays locked too long is left to :func:`.recover.check_lanes`.
+
+def release_later(using: str, lanes: Collection[Lane]) -> None:
+    """Have these lanes released after this transaction: right after its commit if nothing is locked then.
+
+    They are stored with the transaction, so that no crash forgets them, and so that a lane whose release is pending is
+    never taken for a stranded one.
     """
-    for some in chunks(sorted(lanes), MOST_KEYS):
-        if not any(unless_locked(using, partial(_lock_and_release, using, some)) for _ in range(TRIES)):
-            logger.warning("lanes are locked; the next check releases them", extra={"lanes": len(some)})
+    params = [text_array(column) for column in zip(*sorted(lanes), strict=True)]
+    pending = [id for (id,) in rows(using, statements.REMEMBER_LANES, params)]
+    after_commit(using, partial(_release_pending, using, pending))
 
 
-def _lock_and_release(using: str, lanes: Collection[Lane]) -> bool:
-    Locked(using, lanes).release(lanes)
-    return True
+def release_pending(queue: str | None = None, *, using: str | None = None) -> int:
+    """Release the lanes, of one queue or of all, that earlier transactions could not, and return how many.
+
+    Never waits: what is still locked stays pending. The housekeeping process of a worker calls this every second, and a
+    fetch that finds nothing calls it for its queue.
+    """
+    using = database(using)
+    return _release_pending(using, [id for (id,) in rows(using, statements.PENDING_IDS, [queue])])
+
+
+def _release_pending(using: str, pending: list[int]) -> int:
+    some = chunks(pending, MOST_KEYS)
+    return sum(in_transaction(using, partial(_release_some, using, ids)) for ids in some)
+
+
+def _release_some(using: str, ids: list[int]) -> int:
+    """Try these pending releases; how many lanes were released."""
+    found = rows(using, statements.PENDING_LANES, [ids])
+    pending = {Lane(*lane) for _, *lane in found}
+    locked = Locked(using, pending, pauses=())
+    if not pending or locked.later:  # later: inside a caller's strict transaction, which cannot judge a lane
+        return 0
+    left = locked.refused | _release(using, pending - locked.refused)
+    if done := [id for id, *lane in found if Lane(*lane) not in left]:
+        execute(using, statements.FORGET_LANES, [done])
+    return len(pending - left)
 
 
 def _held_lanes(using: str, queue: str) -> set[Lane]:
-    """Every lane of this queue in which a job is held; a fetch may just be judging another of them."""
+    """Every lane of this queue in which a job is held."""
     found = (
         Job.objects.using(using)
         .filter(queue=queue, policy__in=sorted(LANED), hold__isnull=False)
@@ -129,8 +177,9 @@ def _held_lanes(using: str, queue: str) -> set[Lane]:
 
 
 def release_held(using: str, queue: str) -> None:
-    """Let go whoever may, in every lane of this queue."""
-    release_each(using, _held_lanes(using, queue))
+    """Release every lane of this queue in which a job is held."""
+    if held := _held_lanes(using, queue):
+        in_transaction(using, partial(release_later, using, held))
 
 
 def leaves_of(using: str, queues: Iterable[str]) -> dict[str, str]:

@@ -15,11 +15,12 @@ from uuid import UUID
 
 from ..conf import get_settings
 from ..encoding import clean_text
+from ..exceptions import InvalidTransition
 from ..fingerprints import fingerprint
 from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED, QueuePolicy
-from ..states import BLOCKING, DEAD, ELIGIBLE, RETRYING, FailureReason, JobState
+from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
 from . import announce, capacity, statements
 from .lanes import Lane, Locked, lanes_of
 from .queues import named
@@ -29,7 +30,7 @@ from .transactions import in_transaction, logger, rows, wake
 _NEEDED = (
     "id", "queue_id", "seq", "policy", "state", "hold", "attempt", "singleton_key", "retry_count", "retry_limit",
     "retry_delay", "retry_backoff", "retry_delay_max", "crashes", "assignee", "assigned_at", "last_retry_at",
-    "group_key", "grouped",
+    "group_key", "grouped", "claim_number",
 )  # fmt: skip
 
 
@@ -63,15 +64,22 @@ Decide = Callable[[list[Job]], Decision]  # looks at all of them once, when they
 
 
 def move_each(
-    using: str, ids: Collection[UUID], decide: Decide, *, queue: str | None = None, skip_locked: bool = False
+    using: str,
+    ids: Collection[UUID],
+    decide: Decide,
+    *,
+    queue: str | None = None,
+    skip_locked: bool = False,
+    pauses: Collection[float] | None = None,
 ) -> Moved:
     """Lock these jobs and move each as ``decide`` says of it; what was moved, and how.
 
-    ``decide`` sees the jobs locked and may raise: then nothing is moved.
+    ``decide`` sees the jobs locked and may raise: then nothing is moved. With ``pauses`` the keys of the jobs are
+    waited for no longer than these; lanes that other transactions still have locked are then released later.
     """
 
     def work() -> Moved:
-        locked, jobs = lock(using, ids, queue=queue, skip_locked=skip_locked)
+        locked, jobs = lock(using, ids, queue=queue, skip_locked=skip_locked, pauses=pauses)
         decision = decide(jobs)
         changes = {job.pk: change for job in jobs if (change := decision(job)) is not None}
         behind = _behind_in_group(using, jobs, changes)
@@ -94,40 +102,52 @@ _RETURNED = Change(
 def _behind_in_group(using: str, jobs: Iterable[Job], changes: dict[UUID, Change]) -> list[Job]:
     """What a grouped read gave out behind jobs that now wait again or died: it goes back, or it would overtake them.
 
-    Locked here. What somebody else has in hand is passed over, because he is just ending it.
+    Locked here. Rows locked by another transaction are skipped: it is finishing them.
     """
     stuck = [job for job in jobs if job.grouped and job.pk in changes and changes[job.pk].state in RETRYING | DEAD]
     found: dict[UUID, Job] = {}
     for job in stuck:
         batch = Job.objects.using(using).in_queue(job.queue_id).in_state(JobState.ACTIVE).assigned_to(job.assignee)
-        batch = batch.filter(grouped=True, group_key=job.group_key, assigned_at=job.assigned_at, seq__gt=job.seq)
+        batch = batch.filter(grouped=True, group_key=job.group_key, claim_number=job.claim_number, seq__gt=job.seq)
         behind = batch.exclude(pk__in=changes.keys()).select_for_update(skip_locked=True).only(*_NEEDED)
         found |= {one.pk: one for one in behind}
     return list(found.values())
 
 
 def lock(
-    using: str, ids: Collection[UUID], *, queue: str | None = None, skip_locked: bool = False
+    using: str,
+    ids: Collection[UUID],
+    *,
+    queue: str | None = None,
+    skip_locked: bool = False,
+    pauses: Collection[float] | None = None,
 ) -> tuple[Locked, list[Job]]:
     """Lock the lanes of these jobs, then the jobs themselves, by id.
 
     The keys must come first, and can: a job's queue and key never change. With ``skip_locked`` nothing is waited for,
-    and jobs whose key or row somebody else has locked are left out.
+    and jobs whose key or row another transaction has locked are left out.
     """
     meant = Job.objects.using(using).filter(pk__in=ids)
     if queue is not None:
         meant = meant.in_queue(named(queue))
     found = meant.filter(policy__in=sorted(LANED)).order_by().values_list("queue_id", "policy", "singleton_key")
-    locked = Locked(using, {Lane(*row) for row in found}, wait=not skip_locked)
-    jobs = meant.order_by("pk").select_for_update(skip_locked=skip_locked).only(*_NEEDED)
-    return locked, [job for job in jobs if (job.queue_id, job.policy, job.singleton_key) not in locked.refused]
+    locked = Locked(using, {Lane(*row) for row in found}, pauses=() if skip_locked else pauses)
+    jobs = list(meant.order_by("pk").select_for_update(skip_locked=skip_locked).only(*_NEEDED))
+    if skip_locked:
+        jobs = [job for job in jobs if (job.queue_id, job.policy, job.singleton_key) not in locked.refused]
+    return locked, jobs
 
 
 def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Locked) -> dict[UUID, datetime]:
-    """Write the changes of jobs that are locked already; when each is next due."""
+    """Write the changes of jobs that are locked already; when each is next due.
+
+    The one way from state to state: raises ``InvalidTransition`` for a change that the table of states does not list.
+    """
     if not jobs:
         return {}
-    due = dict(rows(using, statements.MOVE, _arrays(jobs, changes)))
+    for job in jobs:
+        check_transition(job, changes[job.pk].state)
+    due = {id: start_after for id, start_after, _ in rows(using, statements.MOVE, _arrays(jobs, changes))}
     _copy_dead(using, [job.pk for job in jobs if changes[job.pk].died])
     locked.release(lanes_of(job for job in jobs if _frees_lane(job, changes[job.pk].state)))
     announce.moved(using, jobs, changes)
@@ -137,6 +157,11 @@ def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Lock
         {job.queue_id for job in jobs if changes[job.pk].state in ELIGIBLE and not changes[job.pk].delay},
     )
     return due
+
+
+def check_transition(job: Job, wanted: JobState) -> None:
+    if wanted not in FOLLOWS[JobState(job.state)]:
+        raise InvalidTransition(job_id=job.pk, state=job.state, wanted=wanted.value, allowed=leads_to(wanted))
 
 
 def _frees_lane(job: Job, state: JobState) -> bool:

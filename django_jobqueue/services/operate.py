@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -28,7 +27,7 @@ from .finish import Target
 from .lanes import chunks, lanes_of
 from .moves import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
 from .queues import check_exists, named, no_queue
-from .transactions import after_commit, database, in_transaction, joins, rows, wake
+from .transactions import database, in_transaction, joins, rows, wake
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()
@@ -219,9 +218,9 @@ def purge(queue: str, state: str | None = None, *, operator: str = "", using: st
 
     def work() -> int:
         gone = rows(using, statements.PURGE, {"queue": queue, "state": state})
-        # Whoever waited behind a deleted job may go now; who that is, can only be seen when this is committed.
-        freed = {lanes.Lane(queue, policy, key) for policy, key, *_ in gone if policy in LANED}
-        after_commit(using, partial(lanes.release_each, using, freed))
+        # Which jobs waited behind the deleted ones can only be seen when this is committed.
+        if freed := {lanes.Lane(queue, policy, key) for policy, key, *_ in gone if policy in LANED}:
+            lanes.release_later(using, freed)
         announce.keys_released(using, [(queue, key) for _, key, blocked, _ in gone if blocked])
         return sum(number for *_, number in gone)
 

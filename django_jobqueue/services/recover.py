@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import GreaterThan, LessThanOrEqual
 
 from ..conf import get_settings
 from ..encoding import check_text, clean_text
@@ -33,18 +36,16 @@ def expire(*, using: str | None = None) -> dict[str, int]:
     """End the attempts of active jobs past their time, and return how many of each queue.
 
     With retries left a job waits for the next attempt, otherwise it becomes expired. While its worker is alive it is
-    given the grace in which that worker stops the handler itself, so that two handlers of a key never overlap. A
-    cancellation that nobody answered ends as unknown.
+    given the grace in which that worker stops the handler itself, so that two handlers of a key never overlap. For the
+    same reason a cancellation that was not answered ends as unknown only when the worker is gone or that time is over.
     """
     using = database(using)
     now = StatementTimestamp()
-    grace = timedelta(seconds=get_settings().STOP_GRACE_SECONDS)
     patience = timedelta(seconds=get_settings().CANCEL_GRACE_SECONDS)
-    mine = Worker.objects.using(using).filter(pk=OuterRef("incarnation"), stopped_at=None)
-    alive = Exists(mine.filter(heartbeat_at__gt=now - timedelta(seconds=get_settings().WORKER_LOST_SECONDS)))
-    overdue = _jobs(using).filter(Q(expire_at__lte=now - grace) | ~Q(alive), state=JobState.ACTIVE, expire_at__lte=now)
+    alive = Exists(_live_workers(using).filter(_grace_is_left(OuterRef("expire_at")), pk=OuterRef("incarnation")))
+    overdue = _jobs(using).filter(~Q(alive), state=JobState.ACTIVE, expire_at__lte=now)
     expired = _sweep(using, overdue, partial(_expiring, using))
-    silent = _jobs(using).filter(state=JobState.CANCELLING, cancel_requested_at__lte=now - patience)
+    silent = _jobs(using).filter(~Q(alive), state=JobState.CANCELLING, cancel_requested_at__lte=now - patience)
     _sweep(using, silent, lambda _: lambda _: _UNANSWERED)
     return expired
 
@@ -71,7 +72,7 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
 
     Vanished are these ``incarnations`` (whoever saw them die says ``how``), workers silent for too long, and, for a
     job with a heartbeat of its own, whoever has not sent it in time. It costs the job a retry; one that took down its
-    worker three times in a row fails with the reason ``crash_loop``.
+    worker three times in a row fails with the reason ``crash_loop``. Each worker is judged by its own timings.
     """
     using, incarnations = database(using), [as_uuid(one, option="incarnation") for one in incarnations]
     how = clean_text(how, max_chars=200)
@@ -85,7 +86,11 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
         Exists(left)
     )  # somebody has one of its jobs in hand: the next sweep sees it
     silent_workers.update(stopped_at=now, exit_text=(how or "its heartbeat stopped")[:255])
+    # A living housekeeping process, which is what stores timings, sends the heartbeats of its jobs. When it could not,
+    # because the table was locked, it will in a moment.
+    alive = Exists(_live_workers(using).filter(pk=OuterRef("incarnation"), lost_seconds__isnull=False))
     silent = _jobs(using).filter(
+        ~Q(alive),
         state=JobState.ACTIVE,
         heartbeat_seconds__isnull=False,
         heartbeat_at__lte=now - Seconds("heartbeat_seconds"),
@@ -105,11 +110,34 @@ def _is_gone() -> Q:
     Once its session lock is gone it is waited for less long: it has ended, or cannot reach the database and has ended
     its handlers by then.
     """
-    too_long = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
-    long = timedelta(seconds=get_settings().WORKER_UNLOCKED_SECONDS)
-    now = StatementTimestamp()
-    unlocked = Q(has_session_lock=True, heartbeat_at__lte=now - long) & ~Q(HasSessionLock("id"))
-    return Q(stopped_at__isnull=False) | Q(heartbeat_at__lte=now - too_long) | unlocked
+    unlocked = Q(_is_silent("unlocked_seconds"), has_session_lock=True) & ~Q(HasSessionLock("id"))
+    return Q(stopped_at__isnull=False) | Q(_is_silent("lost_seconds")) | unlocked
+
+
+# The timing of a worker that has not stored its own (an older release, a stream) is taken from our settings.
+_DEFAULTS = {
+    "unlocked_seconds": "WORKER_UNLOCKED_SECONDS",
+    "lost_seconds": "WORKER_LOST_SECONDS",
+    "stop_grace_seconds": "STOP_GRACE_SECONDS",
+}
+
+
+def _timing(name: str) -> Seconds:
+    """One of a worker's own timings; those of a fleet may differ."""
+    return Seconds(Coalesce(name, float(getattr(get_settings(), _DEFAULTS[name]))))
+
+
+def _is_silent(name: str) -> LessThanOrEqual:
+    return LessThanOrEqual(F("heartbeat_at"), StatementTimestamp() - _timing(name))
+
+
+def _live_workers(using: str) -> QuerySet[Worker]:
+    return Worker.objects.using(using).filter(~Q(_is_silent("lost_seconds")), stopped_at=None)
+
+
+def _grace_is_left(expire_at: Any) -> Any:
+    """Whether the worker may still be stopping a handler whose time is used up then."""
+    return GreaterThan(expire_at, StatementTimestamp() - _timing("stop_grace_seconds"))
 
 
 def _losing(using: str, how: str, jobs: list[Job]) -> Decision:
@@ -253,12 +281,15 @@ LANES_AT_ONCE = 1_000
 
 
 def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
-    """Lanes in which a job waits for nobody: let it go, and report it, because that must not happen."""
+    """Stranded lanes, in which a job waits although nothing blocks it: release them, and report it as a bug of ours.
+
+    A lane whose release is pending is not stranded.
+    """
     using = database(using)
     stranded = sorted(_stranded(using, bounds()))
     if stranded:
-        logger.error("jobs waited for nobody; released", extra={"lanes": [tuple(lane) for lane in stranded]})
-        lanes.release_each(using, stranded)
+        logger.error("released stranded lanes", extra={"lanes": [tuple(lane) for lane in stranded]})
+        in_transaction(using, partial(lanes.release_later, using, stranded))
     return stranded
 
 

@@ -41,9 +41,16 @@ def at(leaf: str, statement: str, claimed: tuple[str, ...] = CLAIMED) -> str:
 PLAN = ("enable_sort", "enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 # In transactions of our own; and a statement that has a name is planned once, not for the values of each call.
 OWN_PLAN = {**dict.fromkeys(PLAN, "off"), "plan_cache_mode": "force_generic_plan"}
+# A claim or a result that a crash of the server forgets would run a job again while it runs, so these commits are
+# durable, whatever the project has chosen for its own. PostgreSQL reads the setting at the commit.
+DURABLE = (
+    "CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END"
+)
 BEGIN_AT_ONCE = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in OWN_PLAN.items()),
+    "SELECT "
+    + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in OWN_PLAN.items())
+    + f", {DURABLE}",
 )
 BEGIN = "; ".join(BEGIN_AT_ONCE)
 PLAN_ON = "SELECT " + ", ".join(f"current_setting('{n}'), set_config('{n}', 'off', true)" for n in PLAN)
@@ -156,7 +163,7 @@ ORDER BY priority DESC, position LIMIT %s FOR UPDATE OF {LEAF} SKIP LOCKED
 
 _CLAIM = f"""
 SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee = %s, incarnation = %s,
-    assigned_at = {NOW}, started_at = COALESCE(j.started_at, {NOW}),
+    claim_number = %s, assigned_at = {NOW}, started_at = COALESCE(j.started_at, {NOW}),
     expire_at = {NOW} + j.expire_in_seconds * interval '1 second',
     heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {NOW} END,
     lease_until = {NOW} + %s * interval '1 second',
@@ -291,16 +298,15 @@ _HEAD_OF_HELD = f"""
 
 # Lifts the hold of the job that goes next in each of these lanes, if there is one. Needs the locks of the keys, taken
 # by an earlier statement: looking and locking in one statement would look with the old snapshot. Returns the lanes in
-# which somebody waits, and whether {skip_locked} left a row because somebody else has locked it. Here the row is found
-# again by its id, because it may have been waited for: then it has moved, and its new place is one that this
-# statement's snapshot does not show.
+# which a job waits, and whether its row was left because another transaction has locked it. The row is found again by
+# its id, because a version that this statement's snapshot does not show may have been locked.
 RELEASE_LANES = f"""
 WITH seen AS MATERIALIZED ({_SEEN}),
 head AS MATERIALIZED ({_HEAD_OF_HELD} AND {_OTHER_GOES} IS NOT TRUE AND {_BLOCKED} IS NULL),
 got AS MATERIALIZED (
     SELECT head.key, g.id FROM head CROSS JOIN LATERAL (
         SELECT id FROM {LEAF} WHERE ctid = head.tid AND state = '{JobState.CREATED}'
-        LIMIT 1 FOR UPDATE {{skip_locked}}) g),
+        LIMIT 1 FOR UPDATE SKIP LOCKED) g),
 released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
 SELECT key, key IN (SELECT key FROM head) AND NOT key IN (SELECT key FROM got) FROM seen
 """
@@ -315,22 +321,36 @@ WITH head AS MATERIALIZED (
 got AS MATERIALIZED (
     SELECT head.key, g.id FROM head CROSS JOIN LATERAL (
         SELECT id FROM {LEAF} WHERE ctid = head.tid AND hold = '{Hold.LANE}'
-        LIMIT 1 FOR UPDATE {{skip_locked}}) g),
+        LIMIT 1 FOR UPDATE SKIP LOCKED) g),
 released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
 SELECT key, NOT key IN (SELECT key FROM got) FROM head
 """
+
+# Lanes that could not be released by the transaction that ended a job of theirs.
+REMEMBER_LANES = """
+INSERT INTO jobqueue_pendingrelease (queue, policy, singleton_key)
+SELECT * FROM unnest(%s::text[], %s::text[], %s::text[]) RETURNING id
+"""
+PENDING_IDS = "SELECT id FROM jobqueue_pendingrelease WHERE queue = COALESCE(%s, queue) ORDER BY id"
+PENDING_LANES = """
+SELECT id, queue, policy, singleton_key FROM jobqueue_pendingrelease WHERE id = ANY(%s) ORDER BY id
+FOR UPDATE SKIP LOCKED
+"""
+FORGET_LANES = "DELETE FROM jobqueue_pendingrelease WHERE id = ANY(%s)"
+_IS_PENDING = """(SELECT true FROM jobqueue_pendingrelease p WHERE p.queue = %(queue)s AND p.singleton_key = k.key
+        LIMIT 1)"""
 
 # -------------------------------------------------------------------------------------------------- finishing
 
 _COMPLETE = f"""state = '{JobState.COMPLETED}', hold = NULL, output = {{output}}::jsonb, finalized_at = {NOW},
     delete_at = CASE WHEN j.delete_after_seconds > 0 THEN {NOW} + j.delete_after_seconds * interval '1 second' END,
     lease_until = NULL, crashes = 0, error = '', reason = '', fingerprint = ''"""
-_CLAIMS = """SELECT * FROM unnest(%s::tid[], %s::uuid[], %s::int[], %s::text[])
-    WITH ORDINALITY c(tid, id, attempt, output, place)"""
+_CLAIMS = """SELECT * FROM unnest(%s::tid[], %s::uuid[], %s::int[], %s::bigint[], %s::text[])
+    WITH ORDINALITY c(tid, id, attempt, number, output, place)"""
 # In lanes only where nobody else has the key; who is next in them is then looked for by another statement.
 _CLAIMS_LANED = f"""SELECT *, pg_try_advisory_xact_lock({KEY_HASH.format(key="c.key", queue="%s")}) AS ours
-    FROM unnest(%s::tid[], %s::uuid[], %s::int[], %s::text[], %s::text[])
-    WITH ORDINALITY c(tid, id, attempt, output, key, place)"""
+    FROM unnest(%s::tid[], %s::uuid[], %s::int[], %s::bigint[], %s::text[], %s::text[])
+    WITH ORDINALITY c(tid, id, attempt, number, output, key, place)"""
 
 # Each job where its claim put it and in the state it has had since, as nearly all are. They are not locked before the
 # update, which would cost a sixth more: so it waits for whoever has locked one of them, and is told to wait briefly.
@@ -339,7 +359,8 @@ WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '50ms', true)"
 _COMPLETE_HERE = f"""
 UPDATE {LEAF} j SET {_COMPLETE.format(output="u.output")}
 FROM (SELECT *, '{JobState.ACTIVE}' AS state FROM ({{claims}}) claims OFFSET 0) u
-WHERE j.ctid = u.tid AND j.id = u.id AND j.attempt = u.attempt AND j.state = u.state AND {{ours}}
+WHERE j.ctid = u.tid AND j.id = u.id AND j.attempt = u.attempt AND j.claim_number = u.number AND j.state = u.state
+    AND {{ours}}
 RETURNING u.place, u.state
 """
 COMPLETE_HERE = _COMPLETE_HERE.format(claims=_CLAIMS, ours="true")
@@ -348,7 +369,8 @@ COMPLETE_HERE_LANED = _COMPLETE_HERE.format(claims=_CLAIMS_LANED, ours="u.ours")
 # What that left: each is looked for there too, and else, because its row was written since, by its own probe of the
 # primary key (a LATERAL with a LIMIT cannot be reordered, see above). One that somebody else has locked is left out, so
 # that one open transaction does not stall a batch.
-_IS_CLAIM = f"id = u.id AND attempt = u.attempt AND state IN {listed(leads_to(JobState.COMPLETED))}"
+_IS_CLAIM = f"""id = u.id AND attempt = u.attempt AND (u.number IS NULL OR claim_number = u.number)
+            AND state IN {listed(leads_to(JobState.COMPLETED))}"""
 _COMPLETE_ANYWHERE = f"""
 WITH u AS MATERIALIZED ({{claims}}),
 mine AS MATERIALIZED (
@@ -369,7 +391,9 @@ COMPLETE_LANED = _COMPLETE_ANYWHERE.format(claims=_CLAIMS_LANED, ours="u.ours")
 # looked at again by PostgreSQL itself, as it is then.
 COMPLETE_ONE = f"""
 UPDATE {LEAF} j SET {_COMPLETE.format(output="%s")}
-WHERE id = %s AND attempt = %s AND state IN {listed(leads_to(JobState.COMPLETED))}
+WHERE id = %s AND attempt = %s AND (%s::bigint IS NULL OR claim_number = %s)
+    AND state IN {listed(leads_to(JobState.COMPLETED))}
+RETURNING {DURABLE}
 """
 
 # Finishing hands the lane over: the next job becomes active in the transaction that ended the one before it, if nobody
@@ -388,7 +412,8 @@ next AS MATERIALIZED (
         AND ({_ANY_DUE} IS NOT TRUE OR {_OVERDUE} IS NULL))
 UPDATE {LEAF} j
 SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee = %(worker)s,
-    incarnation = %(incarnation)s, assigned_at = {NOW}, started_at = COALESCE(j.started_at, {NOW}),
+    incarnation = %(incarnation)s, claim_number = %(number)s, assigned_at = {NOW},
+    started_at = COALESCE(j.started_at, {NOW}),
     expire_at = {NOW} + j.expire_in_seconds * interval '1 second',
     heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {NOW} END, lease_until = NULL,
     progress = NULL, progress_text = '',
@@ -441,7 +466,7 @@ SET state = u.state,
         || jsonb_build_object('attempt', j.attempt, 'worker', j.assignee, 'started', j.assigned_at, 'ended', {NOW},
             'outcome', u.outcome, 'error', right(u.error, 4000), 'fingerprint', COALESCE(u.fingerprint, '')) END
 FROM u WHERE j.id = u.id AND j.queue_id = u.queue
-RETURNING j.id, j.start_after
+RETURNING j.id, j.start_after, {DURABLE}
 """
 
 # A copy for the dead-letter queue, if it still exists: with the job's own retry and retention, under its key only
@@ -582,7 +607,7 @@ HAS_LANE_IN_ORDER = IN_LANE
 STRANDED_IN_ORDER = f"""{_LANES.replace("{which}", HAS_LANE_IN_ORDER)}
 SELECT count(*), max(k.key), COALESCE(array_agg(k.key) FILTER (WHERE CASE
     WHEN held.seq IS NULL OR {_BLOCKED} IS NOT NULL OR ({_lowest("IS NULL")}) IS NOT NULL THEN false
-    ELSE COALESCE(held.seq < {_LATER}, true) END),
+    ELSE COALESCE(held.seq < {_LATER}, true) AND {_IS_PENDING} IS NULL END),
     '{{{{}}}}'::text[])
 FROM k LEFT JOIN LATERAL ({_lowest(f"= '{Hold.LANE}'")}) held ON true WHERE k.key IS NOT NULL
 """
@@ -597,7 +622,8 @@ fetchable AS MATERIALIZED (
 SELECT count(*), max(k.key), COALESCE(array_agg(k.key) FILTER (WHERE
     (SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = '{{policy}}' AND singleton_key = k.key
         AND {IS_RUNNING} LIMIT 1) IS NULL
-    AND (SELECT count(*) FROM fetchable) <= {_JUDGED} AND k.key NOT IN (SELECT key FROM fetchable)), '{{{{}}}}'::text[])
+    AND (SELECT count(*) FROM fetchable) <= {_JUDGED} AND k.key NOT IN (SELECT key FROM fetchable)
+    AND {_IS_PENDING} IS NULL), '{{{{}}}}'::text[])
 FROM k WHERE k.key IS NOT NULL
 """
 

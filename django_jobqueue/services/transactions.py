@@ -197,6 +197,12 @@ def is_strict(using: str) -> bool:
     return bool(rows(using, "SHOW transaction_isolation")[0][0] != READ_COMMITTED)
 
 
+def make_durable(using: str) -> None:
+    """Inside a caller's transaction that makes claims or results: have its commit survive a crash of the server."""
+    if joins(connections[using]):
+        execute(using, f"SELECT {statements.DURABLE}")
+
+
 def execute(using: str, sql: str, params: Any = None) -> int:
     with connections[using].cursor() as cursor:
         cursor.execute(sql, params)

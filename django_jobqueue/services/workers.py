@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -9,9 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import transaction
+from django.db import NotSupportedError, ProgrammingError, transaction
 from django.db.models import F, Q
 
+from ..claims import Claim
 from ..encoding import check_text, clean_text
 from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
 from ..models import Job, Worker
@@ -21,7 +23,7 @@ from . import statements
 from .failing import returning
 from .moves import Change, Decide, Decision
 from .recover import _expiring, _losing, _sweep
-from .transactions import database, execute, rows
+from .transactions import database, execute, in_transaction, rows
 
 TRIES = 3  # of taking back what somebody else has in hand for the moment
 PROGRESS_CHARS = 255
@@ -105,10 +107,44 @@ def _held(names: Sequence[str], incarnations: Sequence[UUID], using: str) -> Job
     return Job.objects.using(using).running().filter(assignee__in=names, incarnation__in=incarnations)
 
 
-def states_of_held(name: str, incarnation: UUID, *, using: str) -> dict[UUID, tuple[str, int]]:
-    """What the database thinks this process is working on: by job its state and attempt."""
-    found = _held([name], [incarnation], using).values_list("pk", "state", "attempt")
-    return {id: (state, attempt) for id, state, attempt in found}
+def claims_of(name: str, incarnation: UUID, *, using: str) -> dict[Claim, str]:
+    """What the database thinks this process is working on: its claims, and the states of the jobs."""
+    found = _held([name], [incarnation], using).values_list("pk", "attempt", "claim_number", "state")
+    return {Claim(id, attempt, number): state for id, attempt, number, state in found}
+
+
+_RENEW = f"""
+WITH mine AS MATERIALIZED (
+    SELECT m.id, u.queue, u.place
+    FROM unnest(%s::text[], %s::uuid[], %s::int[], %s::bigint[])
+        WITH ORDINALITY u(queue, id, attempt, number, place)
+    CROSS JOIN LATERAL (
+        SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
+            AND claim_number = u.number AND state = '{JobState.ACTIVE}'
+        LIMIT 1 FOR UPDATE) m)
+UPDATE jobqueue_job j SET expire_at = {statements.NOW} + j.expire_in_seconds * interval '1 second',
+    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {statements.NOW} ELSE j.heartbeat_at END
+FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
+RETURNING mine.place
+"""
+
+
+def renew(jobs: Sequence[Job], *, using: str) -> list[Job]:
+    """Give claimed jobs that are begun late their whole time; those whose claim still stands are returned.
+
+    What was claimed is not what is begun: a job that waited may have been recovered, cancelled or completed meanwhile.
+    """
+    claims = [claim for job in jobs if (claim := job.claim) is not None]
+    if not claims:
+        return []
+    given: list[list[Any]] = [
+        [job.queue_id for job in jobs if job.claim],
+        [claim.job_id for claim in claims],
+        [claim.attempt for claim in claims],
+        [claim.number for claim in claims],
+    ]
+    claimed = [job for job in jobs if job.claim]
+    return [claimed[place - 1] for (place,) in in_transaction(using, partial(rows, using, _RENEW, given))]
 
 
 def load_whole(jobs: Sequence[Job], *, using: str) -> None:
@@ -125,10 +161,24 @@ def move_deadlines(names: Sequence[str], incarnations: Sequence[UUID], seconds: 
     return _held(names, incarnations, using).update(expire_at=F("expire_at") + later)
 
 
-def give_back_unheld(name: str, incarnation: UUID, held: Collection[UUID], message: str, *, using: str) -> int:
-    """Give back, uncharged, what this process has claimed and does not hold: its answer was lost, or nobody began."""
-    unheld = _held([name], [incarnation], using).exclude(pk__in=list(held))
-    return _take_back(using, unheld, partial(_returned, using, message))
+def give_back_unheld(name: str, incarnation: UUID, held: Iterable[Job], message: str, *, using: str) -> int:
+    """Return, uncharged, what this process has claimed and does not hold: the answer was lost, or it was not begun."""
+    kept = {job.claim for job in held}
+    claimed = claims_of(name, incarnation, using=using)
+    return give_back_claims(name, incarnation, claimed.keys() - kept, message, using=using)
+
+
+def give_back_claims(name: str, incarnation: UUID, claims: Collection[Claim], message: str, *, using: str) -> int:
+    """Return these claims of a process, uncharged; a job that it holds by another claim stays."""
+    mine = _held([name], [incarnation], using)
+    return _take_back(using, _of(mine, claims), partial(_returned, using, message)) if claims else 0
+
+
+def _of(mine: JobQuerySet, claims: Collection[Claim | Running]) -> JobQuerySet:
+    """The jobs of these claims: a number belongs to one fetch, so no two claims of a job share it."""
+    numbers = {claim.number for claim in claims}
+    known = Q(claim_number__in=numbers - {None}) | (Q(claim_number=None) if None in numbers else Q(pk__in=[]))
+    return mine.filter(known, pk__in=[claim.job_id for claim in claims])
 
 
 def _returned(using: str, message: str, jobs: list[Job]) -> Decision:
@@ -147,19 +197,19 @@ def recover_dead(
     incarnation: UUID,
     how: str,
     *,
-    crashed: Collection[UUID] = (),
-    overdue: Collection[UUID] = (),
+    crashed: Collection[Running] = (),
+    overdue: Collection[Running] = (),
     using: str,
 ) -> int:
-    """Take back the jobs of a process that somebody saw end, and return how many.
+    """Take back the jobs of a process that was seen to end, and return how many.
 
     ``crashed`` ran when it died by itself and are charged; ``overdue`` had used up their time; the others had not
-    begun, or were ended for no fault of their own, and go back uncharged. Raises ``StillLocked`` if somebody has some
-    of them in hand: try again.
+    begun, or were ended for no fault of their own, and go back uncharged. Raises ``StillLocked`` if other transactions
+    have locked some of them: try again.
     """
     mine = _held([name], [incarnation], using)
-    taken = _take_back(using, mine.filter(pk__in=list(overdue), state=JobState.ACTIVE), partial(_expiring, using))
-    taken += _take_back(using, mine.filter(pk__in=list(crashed)), partial(_losing, using, how))
+    taken = _take_back(using, _of(mine, overdue).filter(state=JobState.ACTIVE), partial(_expiring, using))
+    taken += _take_back(using, _of(mine, crashed), partial(_losing, using, how))
     taken += _take_back(using, mine, partial(_returned, using, f"Its worker {how}."))
     if mine.exists():
         raise StillLocked
@@ -167,12 +217,19 @@ def recover_dead(
     return taken
 
 
+class Running(NamedTuple):
+    """An attempt that was inside a handler: a job, and the number of its claim."""
+
+    job_id: UUID
+    number: int
+
+
 class StillLocked(Exception):
-    """Somebody else has jobs of a dead process in hand."""
+    """Other transactions have locked jobs of a dead process."""
 
 
 def _take_back(using: str, which: JobQuerySet, decide: Decide) -> int:
-    """All of them: what somebody else has in hand is tried again in a moment."""
+    """All of them: what another transaction has locked is tried again in a moment."""
     taken = 0
     for tries in range(TRIES):
         taken += sum(_sweep(using, which, decide).values())
@@ -187,6 +244,34 @@ def seconds_until(moment: datetime, *, using: str) -> float:
     return max(0.0, float(rows(using, "SELECT extract(epoch FROM %s - statement_timestamp())", [moment])[0][0]))
 
 
+def server_identity(*, using: str) -> tuple[Any, ...]:
+    """What changes when the server is started again, or when another takes its place."""
+    return rows(using, "SELECT pg_postmaster_start_time()")[0]
+
+
+# The first eight digits of a WAL file's name are the timeline, which changes when a standby is promoted.
+_TIMELINE = f"""
+SELECT timeline = here, extract(epoch FROM {statements.NOW} - timeline_at), here
+FROM jobqueue_maintenance, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) here
+"""
+_SEE_TIMELINE = f"""
+UPDATE jobqueue_maintenance SET timeline = %s, timeline_at = CASE WHEN timeline <> '' THEN {statements.NOW} END
+WHERE timeline <> %s
+"""
+
+
+def seconds_on_timeline(*, using: str) -> float:
+    """How long ago a worker first saw that this server was promoted; infinite if that was never seen."""
+    try:
+        found = rows(using, _TIMELINE)
+        if found and not found[0][0]:
+            execute(using, _SEE_TIMELINE, [found[0][2], found[0][2]])
+            found = rows(using, _TIMELINE)
+    except (ProgrammingError, NotSupportedError):  # not PostgreSQL itself, or a role that may not ask
+        return math.inf
+    return math.inf if not found or found[0][1] is None else float(found[0][1])
+
+
 def clock(*, using: str) -> float:
     """The database's time."""
     return float(rows(using, "SELECT extract(epoch FROM clock_timestamp())")[0][0])
@@ -195,10 +280,11 @@ def clock(*, using: str) -> float:
 _PROGRESS = """
 WITH mine AS MATERIALIZED (
     SELECT m.id, u.queue, u.progress, u.said
-    FROM unnest(%s::text[], %s::uuid[], %s::int[], %s::float8[], %s::text[]) u(queue, id, attempt, progress, said)
+    FROM unnest(%s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::float8[], %s::text[])
+        u(queue, id, attempt, number, progress, said)
     CROSS JOIN LATERAL (
         SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
-            AND state IN ('active', 'cancelling')
+            AND (u.number IS NULL OR claim_number = u.number) AND state IN ('active', 'cancelling')
         LIMIT 1 FOR UPDATE SKIP LOCKED) m)
 UPDATE jobqueue_job j SET progress = COALESCE(mine.progress, j.progress),
     progress_text = COALESCE(mine.said, j.progress_text),
@@ -213,7 +299,8 @@ def report_progress(reports: Sequence[tuple[Job, float | None, str]], *, using: 
         said: list[list[Any]] = [
             [job.queue_id for job, _, _ in reports],
             [job.pk for job, _, _ in reports],
-            [job.attempt for job, _, _ in reports],
+            [job.claim.attempt if job.claim else job.attempt for job, _, _ in reports],
+            [job.held_number for job, _, _ in reports],
             [fraction for _, fraction, _ in reports],
             [None if fraction is None else clean_text(text, max_chars=PROGRESS_CHARS) for _, fraction, text in reports],
         ]

@@ -16,7 +16,13 @@ from ..conf import Settings, get_settings
 from ..handlers import Handler
 from ..models import Job
 from ..services.wakeups import Listener
-from ..services.workers import give_back_unheld, states_of_held
+from ..services.workers import (
+    claims_of,
+    give_back_claims,
+    give_back_unheld,
+    seconds_on_timeline,
+    server_identity,
+)
 from ..states import JobState
 from . import sessions
 from .executor import Executor
@@ -68,6 +74,9 @@ class Child:
         self._said_at = self._back_at = float("-inf")
         self._said = False
         self._control_at = self._watch_at = self._orphans_at = 0.0
+        self._end_lost_by: float | None = None  # when handlers of lost claims must have ended
+        self._server: tuple[Any, ...] | None = None  # which server we talk to
+        self._restarted_at = float("-inf")  # when we last saw that it is another, or was started again
         self.recorder = Recorder(self)
 
     # ------------------------------------------------------------------------------------------------- the loop
@@ -82,8 +91,9 @@ class Child:
             self.listener.start()
         while not self._is_over():
             try:
+                if self._lost_at is not None or self._server is None:
+                    self._verify()
                 busy = self._turn()
-                self._found_again()
             except DATABASE_ERRORS as error:
                 self._lose(error)
                 busy = False
@@ -129,7 +139,7 @@ class Child:
             self._control(now)
         self.recorder.take_up(now)
         # Fetching goes first, so that handlers have something to do while results are written.
-        fetched = not self.stopping and not self.retired and self.line.fill(now)
+        fetched = not (self.stopping or self.retired or self._end_lost_by) and self.line.fill(now)
         finished = self.recorder.finish(now)
         if self.options.drain and not self.held and self.line.is_drained:
             self.stopping = self.line.is_empty(now)
@@ -156,7 +166,7 @@ class Child:
             while self.executor.results:
                 self.recorder.record([self.executor.results.popleft() for _ in range(len(self.executor.results))])
             if unbegun:
-                begun = self.held.keys() - unbegun
+                begun = [job for id, job in self.held.items() if id not in unbegun]
                 give_back_unheld(self.name, self.incarnation, begun, "its worker stops", using=self.using)
         except DATABASE_ERRORS as error:
             logger.warning("could not give jobs back", extra={"worker": self.name, "error": str(error).strip()})
@@ -184,19 +194,30 @@ class Child:
                 facts = {"worker": self.name, "error": str(error).strip()[:500]}
                 logger.warning("database lost; retrying", extra=facts)
         self._pause = min(self._pause * 2, 1.0) * random.uniform(0.75, 1)
+        for job in self.held.values():
+            job.begin_by = 0.0  # what has not begun is verified before it does: its claim may be lost
         connections[self.using].close()
 
     def _listener_lost(self) -> None:
         self.executor.outages += 1
 
-    def _found_again(self) -> None:
-        """After a lost connection there may be claims whose answer never came: they go back."""
+    def _verify(self) -> None:
+        """At the start and after a lost connection: which server this is, and which claims it knows.
+
+        It may lack claims that we hold, if it is a standby that was promoted. And it may have claims that we do not
+        know, because their answer never came, or because it lacks their results.
+        """
+        self._look_at_server()
+        pause = self.settings.WORKER_UNLOCKED_SECONDS - seconds_on_timeline(using=self.using)
+        if pause > 0:
+            # Other workers may still run jobs of the same keys by claims that this server lacks. By then they have
+            # verified their claims, or have ended their handlers because they lost contact.
+            self.line.lanes_open_at = time.monotonic() + pause
+            facts = {"worker": self.name, "seconds": round(pause, 1)}
+            logger.warning("a standby was promoted; ordered queues wait", extra=facts)
         if self._lost_at is None:
             return
-        self.line.settle()
-        returned = give_back_unheld(
-            self.name, self.incarnation, self.held, "its claim was not confirmed", using=self.using
-        )
+        returned = self._compare_with_database(time.monotonic(), reconnected=True)
         self._back_at = time.monotonic()
         if self._said:
             self._said = False
@@ -204,6 +225,19 @@ class Child:
             logger.info("database is back", extra={"worker": self.name, "seconds": away, "returned": returned})
         self._lost_at = None
         self.line.woken("")
+
+    def _look_at_server(self) -> bool:
+        """Whether the server is another than before, or was started again."""
+        before, self._server = self._server, server_identity(using=self.using)
+        if before in (None, self._server):
+            return False
+        self._restarted_at = time.monotonic()
+        return True
+
+    def restarted_since(self, moment: float) -> bool:
+        """Whether the server has been started or replaced since then, as far as can be seen from here."""
+        self._look_at_server()
+        return self._restarted_at >= moment
 
     # ------------------------------------------------------------------------------------- looking after handlers
 
@@ -222,23 +256,44 @@ class Child:
     def _control(self, now: float) -> None:
         self._control_at = now + CONTROL_SECONDS
         self.recorder.write_progress()
-        if self.held or self.executor.running() or now >= self._orphans_at:
+        if self.held or self.executor.running() or self._end_lost_by or now >= self._orphans_at:
             self._orphans_at = now + REFRESH_SECONDS
-            self._compare_with_database()
+            self._compare_with_database(now)
         limit = self.settings.MEMORY_LIMIT_MB
         if limit and not self.retired and resident_megabytes() > limit:
             self.retire("it is larger than MEMORY_LIMIT_MB")
 
-    def _compare_with_database(self) -> None:
-        """Tell handlers whose job was cancelled or is not ours any more; give back what is ours only there."""
+    def _compare_with_database(self, now: float, *, reconnected: bool = False) -> int:
+        """Stop handlers whose job was cancelled or whose claim was lost, and return what is ours only there.
+
+        In this order: returned before a lost handler has ended, a job could run beside its successor, which was handed
+        over by a claim that this server lacks. Returns how many jobs were returned.
+        """
         self.line.settle()
+        claims = claims_of(self.name, self.incarnation, using=self.using)
+        held = {job.claim: job for job in self.held.values()}
+        for lost in held.keys() - claims.keys():
+            held[lost].begin_by = 0.0
         running = self.executor.running()
-        states = states_of_held(self.name, self.incarnation, using=self.using)
-        unwanted = [job for job in running if states.get(job.id) != (JobState.ACTIVE, job.attempt)]
-        if unwanted:
-            self.executor.cancel(unwanted)
-        if states.keys() - self.held.keys():
-            give_back_unheld(self.name, self.incarnation, self.held, "its claim was not confirmed", using=self.using)
+        cancelled = {claim for claim, state in claims.items() if state == JobState.CANCELLING}
+        self.executor.cancel(job for job in running if job.claim in cancelled)
+        abandoned = [job for job in running if job.claim not in claims]
+        self.executor.abandon(abandoned)
+        unheld = claims.keys() - held.keys()
+        if abandoned and (unheld or reconnected or self._end_lost_by):
+            self._wait_for_lost(now)
+            return 0
+        self._end_lost_by = None
+        why = "its claim was not confirmed"
+        return give_back_claims(self.name, self.incarnation, unheld, why, using=self.using)
+
+    def _wait_for_lost(self, now: float) -> None:
+        """Until the handlers of lost claims have ended nothing is fetched or returned; then the process is replaced."""
+        self._end_lost_by = self._end_lost_by or now + self.settings.EXPIRE_GRACE_SECONDS
+        self._control_at = now + WATCH_SECONDS
+        if now > self._end_lost_by:
+            logger.error("handlers of lost claims do not stop; their process is replaced", extra={"worker": self.name})
+            self.retired = EXIT_OVERDUE
 
     def retire(self, why: str) -> None:
         """Claim no more, and make room for a successor when nothing is held."""

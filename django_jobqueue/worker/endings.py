@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, NamedTuple
-from uuid import UUID
 
+import psycopg
 from django.utils import timezone
 
 from ..handlers import CancelJob, FailForGood, Handler, JobExpired, RetryLater, Snooze
@@ -26,6 +27,7 @@ class Failed(NamedTuple):
     retry_after: float | datetime | None = None
     for_good: bool = False
     reason: FailureReason = FailureReason.ERROR
+    disconnected_at: float | None = None  # by the monotonic clock, if it failed because a database connection was lost
 
 
 class Stopped(NamedTuple):
@@ -49,15 +51,11 @@ class Untouched(NamedTuple):
     """Not begun, because a job ahead of it in its group did not succeed; with that one it has gone back."""
 
 
-Claim = tuple[UUID, int]
+class Late(NamedTuple):
+    """Not begun, because its claim must be verified first: it waited long, or the database was away meanwhile."""
 
 
-def claim_of(job: Job) -> Claim:
-    """A child may hold two claims of one job: an old one that was lost, and the one it got after that."""
-    return job.id, job.attempt
-
-
-Ending = Completed | Failed | Stopped | Snoozed | Recorded | Untouched
+Ending = Completed | Failed | Stopped | Snoozed | Recorded | Untouched | Late
 Result = tuple[Job, Ending, float]
 
 SWALLOWED = Failed("JOBQUEUE['AROUND'] swallowed what the handler raised, so that nobody knows how it ended.")
@@ -71,9 +69,33 @@ def lets_group_go_on(ending: Ending) -> bool:
 def judged(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
     """What an exception of a handler means for its job."""
     try:
-        return _judged(handler, job, error.with_traceback(_without_ours(error.__traceback__)))
+        ending = _judged(handler, job, error.with_traceback(_without_ours(error.__traceback__)))
+        if isinstance(ending, Failed) and lost_connection(error):
+            return ending._replace(disconnected_at=time.monotonic())
+        return ending
     except Exception as problem:  # what it raised makes no sense: a delay that is none, a rule that is none
         return Failed(f"{type(error).__name__} cannot be understood: {type(problem).__name__}: {problem}")
+
+
+def lost_connection(error: BaseException | None) -> bool:
+    """Whether a connection to a database ended, or was refused by a server that starts, stops or is a standby."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError):
+            code = error.sqlstate
+            if code is None or code.startswith("08") or code in _SERVER_GONE:
+                return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+_SERVER_GONE = {
+    "57P01",  # the server was told to stop, or the session was terminated
+    "57P02",  # another process of the server crashed
+    "57P03",  # the server starts or stops
+    "25006",  # read-only: a standby
+}
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
 
+from ..claims import Claim
 from ..exceptions import JobQueueError
 from ..handlers import Handler
 from ..models import Job
 from ..signals import job_started
 from .endings import (
     SWALLOWED,
-    Claim,
     Completed,
     Ending,
+    Late,
     Stopped,
     Untouched,
-    claim_of,
     expired,
     judged,
     lets_group_go_on,
@@ -44,10 +44,10 @@ class EventLoop(threading.Thread):
         self._free = deque(range(first_slot, executor.slots.count))
         self._waiting: deque[Item] = deque()  # for a free slot
         self._loop = asyncio.new_event_loop()
-        self._tasks: dict[Claim, asyncio.Task[None]] = {}
-        self._jobs: dict[Claim, Job] = {}
-        self._behind: dict[Claim, tuple[float, deque[Item]]] = {}  # what waits in a group, and since when its head runs
-        self._cancelled: set[Claim] = set()  # by us; a handler may also raise CancelledError itself
+        self._tasks: dict[Claim | None, asyncio.Task[None]] = {}
+        self._jobs: dict[Claim | None, Job] = {}
+        self._behind: dict[Claim | None, tuple[float, deque[Item]]] = {}
+        self._cancelled: set[Claim | None] = set()  # by us; a handler may also raise CancelledError itself
 
     def run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -75,10 +75,10 @@ class EventLoop(threading.Thread):
     def running(self) -> list[Job]:
         return list(self._jobs.values())
 
-    def cancel(self, claim: Claim) -> None:
+    def cancel(self, claim: Claim | None) -> None:
         self._loop.call_soon_threadsafe(self._cancel, claim)
 
-    def _cancel(self, claim: Claim) -> None:
+    def _cancel(self, claim: Claim | None) -> None:
         task = self._tasks.get(claim)
         if task is not None and claim not in self._cancelled:  # once: it may need a moment to tidy up
             self._cancelled.add(claim)
@@ -88,18 +88,21 @@ class EventLoop(threading.Thread):
         self._waiting.extend(jobs)
         while self._free and self._waiting:
             job, handler = self._waiting.popleft()
-            self._jobs[claim_of(job)] = job
-            self._tasks[claim_of(job)] = self._loop.create_task(self._work_on(job, handler, self._free.popleft()))
+            if time.monotonic() > job.begin_by:
+                self._end(job, Late(), 0.0)
+                continue
+            self._jobs[job.claim] = job
+            self._tasks[job.claim] = self._loop.create_task(self._work_on(job, handler, self._free.popleft()))
 
     def _start_group(self, jobs: deque[Item]) -> None:
         item = jobs.popleft()
         if jobs:
-            self._behind[claim_of(item[0])] = (time.monotonic(), jobs)
+            self._behind[item[0].claim] = (time.monotonic(), jobs)
         self._start([item])
 
     def _go_on(self, job: Job, ending: Ending) -> None:
         """What waits in its group behind a job that has ended."""
-        _, behind = self._behind.pop(claim_of(job), (0.0, None))
+        _, behind = self._behind.pop(job.claim, (0.0, None))
         if behind and lets_group_go_on(ending):
             self._start_group(behind)
         elif behind:
@@ -108,7 +111,7 @@ class EventLoop(threading.Thread):
     async def _work_on(self, job: Job, handler: Handler[..., Any], slot: int) -> None:
         executor = self.executor
         began = time.monotonic()
-        executor.slots.enter(slot, job.id.bytes, job.deadline)
+        executor.slots.enter(slot, job.id.bytes, job.held_number or 0, job.deadline)
         if job_started.receivers:
             job_started.send_robust(sender=Job, job=job)
         try:
@@ -117,15 +120,18 @@ class EventLoop(threading.Thread):
             ending = judged(handler, job, error)
             if not isinstance(error, JobQueueError):
                 await sync_to_async(close_old_connections)()
-        executor.contexts.pop(claim_of(job), None)
+        executor.contexts.pop(job.claim, None)
         executor.slots.leave(slot)
         self._free.append(slot)
-        del self._tasks[claim_of(job)], self._jobs[claim_of(job)]
-        self._cancelled.discard(claim_of(job))
-        executor.results.append((job, ending, time.monotonic() - began))
-        self._go_on(job, ending)
-        executor.wake.set()
+        del self._tasks[job.claim], self._jobs[job.claim]
+        self._cancelled.discard(job.claim)
+        self._end(job, ending, time.monotonic() - began)
         self._start([])
+
+    def _end(self, job: Job, ending: Ending, seconds: float) -> None:
+        self.executor.results.append((job, ending, seconds))
+        self._go_on(job, ending)
+        self.executor.wake.set()
 
     async def _run(self, job: Job, handler: Handler[..., Any]) -> Ending:
         executor = self.executor
@@ -140,6 +146,6 @@ class EventLoop(threading.Thread):
                 return expired(job)
             raise
         except asyncio.CancelledError:
-            if claim_of(job) in self._cancelled:
+            if job.claim in self._cancelled:
                 return Stopped("cancelled")
             raise

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
@@ -20,6 +20,7 @@ from django.db import transaction
 from django.utils.module_loading import import_string
 
 from .. import carrying, services
+from ..claims import Claim
 from ..conf import get_settings
 from ..exceptions import ClaimLost
 from ..handlers import Handler, JobContext, JobExpired
@@ -29,14 +30,13 @@ from ..signals import job_started
 from .cleanliness import LeftOpen, Surroundings
 from .endings import (
     SWALLOWED,
-    Claim,
     Completed,
     Ending,
     Failed,
+    Late,
     Recorded,
     Result,
     Untouched,
-    claim_of,
     expired,
     judged,
     lets_group_go_on,
@@ -87,9 +87,9 @@ class Executor:
     def __init__(self, concurrency: int, slots: Slots, wake: threading.Event, using: str) -> None:
         self.ready: SimpleQueue[Chunk | None] = SimpleQueue()
         self.results: deque[Result] = deque()
-        self.contexts: dict[Claim, JobContext] = {}  # of handlers that asked for one
+        self.contexts: dict[Claim | None, JobContext] = {}  # of handlers that asked for one
         self.concurrency, self.slots, self.wake, self.using = concurrency, slots, wake, using
-        self.reports: dict[Claim, tuple[Job, float | None, str]] = {}  # progress not yet written
+        self.reports: dict[Claim | None, tuple[Job, float | None, str]] = {}  # progress not yet written
         self.around = around()
         self.loop: EventLoop | None = None
         _Fork.watch()
@@ -177,13 +177,24 @@ class Executor:
         return sum(thread.job is not None for thread in self._threads)
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """Tell handlers that their job is no longer wanted, or no longer theirs."""
+        """Tell handlers that their job is no longer wanted."""
         for job in jobs:
-            context = self.contexts.get(claim_of(job))
+            context = self.contexts.get(job.claim)
             if context is not None:
                 context.cancelled = True
             if self.loop is not None:
-                self.loop.cancel(claim_of(job))
+                self.loop.cancel(job.claim)
+
+    def abandon(self, jobs: Collection[Job]) -> None:
+        """Stop handlers whose claim was lost, because another worker may run the job, or the next of its key.
+
+        A handler that has a context is told first, and interrupted the second time.
+        """
+        told = [job for job in jobs if (context := self.contexts.get(job.claim)) and not context.cancelled]
+        self.cancel(jobs)
+        for job in jobs:
+            for thread in self._threads if job not in told else ():
+                thread.interrupt(job)
 
     # ------------------------------------------------------------------------------------------ around one handler
 
@@ -191,7 +202,7 @@ class Executor:
         if not handler.takes_context:
             return None
         context = _Context(job, self)
-        self.contexts[claim_of(job)] = context
+        self.contexts[job.claim] = context
         return context
 
 
@@ -201,10 +212,10 @@ class _Context(JobContext):
         self._executor = executor
 
     def _report(self, fraction: float, text: str) -> None:
-        self._executor.reports[claim_of(self.job)] = (self.job, fraction, text)
+        self._executor.reports[self.job.claim] = (self.job, fraction, text)
 
     def _touch(self) -> None:
-        self._executor.reports.setdefault(claim_of(self.job), (self.job, None, ""))
+        self._executor.reports.setdefault(self.job.claim, (self.job, None, ""))
 
 
 class _Thread(threading.Thread):
@@ -237,8 +248,10 @@ class _Thread(threading.Thread):
     def _run_one(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> Ending:
         executor = self.executor
         began = self.began_at = time.monotonic()
+        if began > job.begin_by:
+            return self._end(job, Late(), 0.0)
         executor.began += 1
-        executor.slots.enter(self.slot, job.id.bytes, job.deadline)
+        executor.slots.enter(self.slot, job.id.bytes, job.held_number or 0, job.deadline)
         surroundings.begin(executor.outages)
         ending: Ending | None = None
         try:
@@ -254,16 +267,24 @@ class _Thread(threading.Thread):
                 surroundings.restore()
         if not self.chunk:  # else the next one enters in a moment
             executor.slots.leave(self.slot)
-        ending = ending or expired(job)
-        executor.results.append((job, ending, time.monotonic() - began))
+        return self._end(job, ending or expired(job), time.monotonic() - began)
+
+    def _end(self, job: Job, ending: Ending, seconds: float) -> Ending:
+        executor = self.executor
+        executor.results.append((job, ending, seconds))
         if not self.chunk and executor.ready.empty() and not executor.wake.is_set():
             executor.wake.set()  # else the child looks soon enough by itself
         return ending
 
     def ask_to_stop(self, now: float) -> None:
+        job = self.job
+        if job is not None and now > job.deadline:
+            self.interrupt(job)
+
+    def interrupt(self, job: Job) -> None:
+        """Raise ``JobExpired`` in the handler of this job, if it still runs here; once."""
         with self._asking:
-            job = self.job
-            if job is None or job is self._asked or now <= job.deadline:
+            if self.job is not job or self._asked is job:
                 return
             self._asked = job
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(JobExpired))
@@ -291,7 +312,7 @@ class _Thread(threading.Thread):
         except BaseException as error:  # a handler may raise anything, and its thread must live on
             ending = judged(handler, job, error)
         if context is not None:
-            executor.contexts.pop(claim_of(job), None)
+            executor.contexts.pop(job.claim, None)
         try:
             surroundings.restore()
         except LeftOpen as error:

@@ -27,7 +27,7 @@ from ..conf import get_settings
 from ..expressions import StatementTimestamp
 from ..maintenance import maintain
 from ..models import Worker
-from ..services import recover_lost, workers
+from ..services import recover_lost, release_pending, workers
 from ..services.recover import somebody_is_gone
 from ..services.schedules import send_due
 from . import sessions
@@ -39,6 +39,7 @@ from .slots import Slots
 logger = logging.getLogger("django_jobqueue.worker")
 
 RECOVER_SECONDS = 1.0
+RELEASE_SECONDS = 1.0
 STATEMENT_SECONDS = 60.0
 
 
@@ -61,8 +62,8 @@ class Death:
     incarnation: UUID
     name: str
     how: str
-    crashed: list[UUID] = field(default_factory=list)
-    overdue: list[UUID] = field(default_factory=list)
+    crashed: list[workers.Running] = field(default_factory=list)
+    overdue: list[workers.Running] = field(default_factory=list)
 
 
 class Keeper:
@@ -202,6 +203,9 @@ class Keeper:
             capacity=self.options.concurrency,
             version=__version__,
             has_session_lock=not self.settings.POOLER,
+            unlocked_seconds=self.settings.WORKER_UNLOCKED_SECONDS,
+            lost_seconds=self.settings.WORKER_LOST_SECONDS,
+            stop_grace_seconds=self.settings.STOP_GRACE_SECONDS,
         )
         ours = [*self.children, *(death.incarnation for death in self.deaths)]
         others = Worker.objects.using(self.using).filter(name=child.name, stopped_at=None).exclude(pk__in=ours)
@@ -238,6 +242,7 @@ class Keeper:
     def _works(self) -> Iterator[tuple[str, float, Callable[[], object]]]:
         """What is done besides, how often; each guarded so that of all workers one does it at a time."""
         yield "recovery", RECOVER_SECONDS, self._recover
+        yield "releases", RELEASE_SECONDS, self._release
         yield "maintenance", self.settings.MONITOR_SECONDS, self._maintain
         if self.options.schedules:
             yield "schedules", self.settings.SCHEDULE_SECONDS, lambda: send_due(using=self.using)
@@ -275,11 +280,18 @@ class Keeper:
             for queue, number in recover_lost(using=self.using).items():
                 logger.warning("jobs of a lost worker were recovered", extra={"queue": queue, "jobs": number})
 
-    def _clock_jumped(self) -> bool:
-        """Whether the database's clock went ahead: then everybody looks silent until the next heartbeat.
+    def _release(self) -> None:
+        with sessions.limited(self.using):
+            release_pending(using=self.using)
 
-        The same when nobody knows, because we have only just begun.
+    def _clock_jumped(self) -> bool:
+        """Whether the database's clock went ahead: then all workers look silent until their next heartbeats.
+
+        The same when that is not known, because we have only just begun, and when a standby was promoted: it may lack
+        heartbeats of workers whose handlers still run.
         """
+        if workers.seconds_on_timeline(using=self.using) < self.settings.WORKER_UNLOCKED_SECONDS:
+            return True
         with self._clock:
             return self._look_at_clock()
 

@@ -17,7 +17,7 @@ from ..handlers import Handler
 from ..models import Job, Queue
 from ..policies import LANED, QueuePolicy
 from ..services.lanes import MOST_KEYS
-from ..services.workers import give_back_unheld, load_whole
+from ..services.workers import give_back_unheld, load_whole, renew
 from ..signals import job_finished, job_started
 from ..states import FailureReason
 from .ahead import Ahead
@@ -39,6 +39,9 @@ LANES = 500  # of a queue that are in a child's hands, at most: some to be writt
 LANES_AT_ONCE = 100  # to be taken, so that other children get theirs
 AFTER_TROUBLE_SECONDS = 30.0  # without fetching ahead, perhaps because there is no connection or no thread to spare
 
+LATE = 4  # a job that has waited this part of its time is given its whole time again before it begins
+SUSPECT_SECONDS = 5.0  # a job that has waited that long to run alone goes back, to another worker perhaps
+
 CHUNK_SECONDS = 0.001
 MOST_IN_CHUNK = 200
 
@@ -50,6 +53,7 @@ class Line:
         self.child = child
         self.suspects: deque[Item] = deque()  # jobs that would be given up after one more crash: they run alone
         self.alone: UUID | None = None  # the one of them that runs
+        self.lanes_open_at = 0.0  # until then no lane is taken, because a standby was promoted a moment ago
         self.is_drained = False
         self._queues: deque[str] = deque()  # in the order of their turns
         self._look_at: dict[str, float] = {}  # when to look at each
@@ -114,7 +118,7 @@ class Line:
     def _room(self, queue: str) -> int:
         """How many more jobs to claim: what can begin now, and what will begin within the prefetch time."""
         child, settings = self.child, self.child.settings
-        if self.is_careful():
+        if self.is_careful() or (queue in self._laned and time.monotonic() < self.lanes_open_at):
             return 0
         most = child.recorder.room_for_jobs() if child.options.max_jobs else settings.BATCH_SIZE
         if queue in self._asynchronous:
@@ -316,7 +320,8 @@ class Line:
                 if handler is None:
                     continue
             held[job.id] = job
-            job.deadline = now + job.expire_in_seconds
+            seconds = job.expire_in_seconds
+            job.deadline, job.begin_by = now + seconds, now + seconds / LATE
             if handler.takes_context and "tags" not in job.__dict__:
                 bare.append(job)
             if job.crashes >= suspicious:
@@ -349,7 +354,7 @@ class Line:
                 cut.add(job.group_key)
                 continue
             child.held[job.id] = job
-            job.deadline = now + job.expire_in_seconds
+            job.deadline, job.begin_by = now + job.expire_in_seconds, now + job.expire_in_seconds / LATE
             if alone:
                 self.suspects.append((job, handler))
                 cut.add(job.group_key)
@@ -395,13 +400,31 @@ class Line:
         if self.alone is not None or len(child.held) > len(self.suspects) + len(self._arrived):
             return False
         job, handler = self.suspects.popleft()
+        if not self._renew([job]):
+            return True
         self.alone = job.id
-        job.deadline = time.monotonic() + job.expire_in_seconds
         if handler.is_async:
             child.executor.start_async([(job, handler)])
         else:
             child.executor.begin([(job, handler)], 1)
         return True
+
+    def _renew(self, jobs: list[Job]) -> list[Job]:
+        """Those of these jobs that are still ours, each with its whole time; the others are dropped."""
+        child = self.child
+        ours = renew(jobs, using=child.using)
+        now = time.monotonic()
+        for job in ours:
+            job.deadline, job.begin_by = now + job.expire_in_seconds, now + job.expire_in_seconds / LATE
+        child.recorder.drop(job for job in jobs if job not in ours)
+        return ours
+
+    def begin_late(self, jobs: list[Job]) -> None:
+        """Jobs that were not begun because their claims had to be verified; those of a group go back with it."""
+        for job in jobs:
+            if job.came_by_group:
+                self.child.recorder.return_one(job, "it was begun too late")
+        self.take(self._renew([job for job in jobs if not job.came_by_group]))
 
     # --------------------------------------------------------------------------------------------- giving back
 
@@ -419,6 +442,7 @@ class Line:
     def return_stale(self, now: float) -> None:
         """Claimed work that has to wait, because its predecessors take longer than those before them, goes back."""
         child = self.child
+        self._return_suspects(now)
         child.executor.spread(now)
         if self._by_group and (behind := child.executor.behind_slow(now, STALE_SECONDS)):
             self._return(job for job, _ in behind)
@@ -433,6 +457,14 @@ class Line:
         self._seconds = max(self._seconds or 0.0, STALE_SECONDS)
         self._return(self.take_back())
 
+    def _return_suspects(self, now: float) -> None:
+        """Jobs that wait to run alone while another of them runs long: their time in the database goes by."""
+        waited = [item for item in self.suspects if now > min(item[0].begin_by, _taken_at(item[0]) + SUSPECT_SECONDS)]
+        for item in waited:
+            self.suspects.remove(item)
+        if waited:
+            self._return(job for job, _ in waited)
+
     def _return(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             self.child.held.pop(job.id, None)
@@ -441,4 +473,8 @@ class Line:
     def _give_back(self, why: str) -> None:
         child = self.child
         self.settle()
-        give_back_unheld(child.name, child.incarnation, child.held, why, using=child.using)
+        give_back_unheld(child.name, child.incarnation, child.held.values(), why, using=child.using)
+
+
+def _taken_at(job: Job) -> float:
+    return job.deadline - job.expire_in_seconds

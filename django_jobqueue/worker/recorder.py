@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from ..services.transactions import unless_locked
 from ..services.workers import report_progress, seconds_until
 from ..signals import job_finished
 from ..states import JobState
-from .endings import Completed, Ending, Failed, Recorded, Result, Snoozed, Stopped, Untouched
+from .endings import Completed, Ending, Failed, Late, Recorded, Result, Snoozed, Stopped, Untouched
 from .sessions import DATABASE_ERRORS
 
 if TYPE_CHECKING:
@@ -102,19 +103,24 @@ class Recorder:
     def _record_batch(self, batch: list[Result]) -> None:
         completed: list[tuple[Job, Any]] = []
         failed: list[tuple[Job, object]] = []
-        others: list[tuple[Job, Ending]] = []
+        others: list[Result] = []
+        late: list[Job] = []
         self.write_progress()  # what was said last, too
-        for job, ending, _ in batch:
+        for job, ending, seconds in batch:
             if type(ending) is Completed:
                 completed.append((job, ending.output))
             elif type(ending) is Failed and ending[1:] == _PLAIN:
                 failed.append((job, ending.error))
+            elif type(ending) is Late:
+                late.append(job)
             else:
-                others.append((job, ending))
+                others.append((job, ending, seconds))
         self.child.line.learn(batch)
         self._record_many(completed, failed)
-        for job, ending in others:
-            self._record_one(job, ending)
+        for job, ending, seconds in others:
+            self._record_one(job, ending, seconds)
+        if late:
+            self.child.line.begin_late(late)
         self.child.line.ended(batch)
         for id in self._aside.keys() - self.child.held.keys():
             del self._aside[id]
@@ -196,8 +202,24 @@ class Recorder:
         if job_finished.receivers:
             self._failures[failure.id] = failure
 
-    def _record_one(self, job: Job, ending: Ending) -> None:
+    def drop(self, jobs: Iterable[Job]) -> None:
+        """Jobs whose claims were lost before they were begun."""
+        lost = list(jobs)
+        for job in lost:
+            self._let_go(job)
+        self._say_lost([job.id for job in lost])
+
+    def return_one(self, job: Job, why: str) -> None:
+        """Return a job that was not begun, uncharged."""
+        self._record_one(job, Snoozed(why, 0.0), 0.0)
+
+    def _record_one(self, job: Job, ending: Ending, seconds: float) -> None:
         """The rarer endings, each by its verb."""
+        if isinstance(ending, Failed) and ending.disconnected_at is not None:
+            if self.child.restarted_since(ending.disconnected_at - seconds):
+                ending = Snoozed("The database server was restarted or replaced while it ran.", 0.0)
+            else:
+                ending = ending._replace(disconnected_at=None)
         if isinstance(ending, Recorded | Untouched):
             if ending == Recorded(lost=True):
                 self._say_lost([job.id])
@@ -230,7 +252,7 @@ class Recorder:
     def _count(self, batch: list[Result]) -> None:
         is_told = bool(job_finished.receivers)
         for job, ending, seconds in batch:
-            if (self._aside and self.child.held.get(job.id) is job) or isinstance(ending, Untouched):
+            if (self._aside and self.child.held.get(job.id) is job) or isinstance(ending, Untouched | Late):
                 continue
             if type(ending) is Failed:
                 self._failed += 1

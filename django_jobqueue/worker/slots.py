@@ -8,7 +8,9 @@ import time
 from typing import NamedTuple
 from uuid import UUID
 
-_SLOT = struct.Struct("=16sd")
+from ..services import workers
+
+_SLOT = struct.Struct("=16sqd")
 _HEAD = struct.Struct("=dQQQdQ")
 _TIME = struct.Struct("=d")
 _RENEWED, _DONE, _TURNED, _LEFT = 0, 8, 32, 40
@@ -16,9 +18,9 @@ _EMPTY = bytes(_SLOT.size)
 
 
 class Running(NamedTuple):
-    """A job inside a handler, and when its time is used up, by the clock all processes of a machine share."""
+    """An attempt inside a handler, and when its time is used up, by the clock all processes of a machine share."""
 
-    id: UUID
+    attempt: workers.Running
     deadline: float
 
 
@@ -36,8 +38,8 @@ class Slots:
         """Nothing of the child before is left."""
         self._memory[:] = bytes(len(self._memory))
 
-    def enter(self, slot: int, id: bytes, deadline: float) -> None:
-        _SLOT.pack_into(self._memory, _HEAD.size + slot * _SLOT.size, id, deadline)
+    def enter(self, slot: int, id: bytes, number: int, deadline: float) -> None:
+        _SLOT.pack_into(self._memory, _HEAD.size + slot * _SLOT.size, id, number, deadline)
 
     def leave(self, slot: int) -> None:
         start = _HEAD.size + slot * _SLOT.size
@@ -46,9 +48,9 @@ class Slots:
     def running(self) -> list[Running]:
         found = []
         for slot in range(self.count):
-            id, deadline = _SLOT.unpack_from(self._memory, _HEAD.size + slot * _SLOT.size)
+            id, number, deadline = _SLOT.unpack_from(self._memory, _HEAD.size + slot * _SLOT.size)
             if deadline:
-                found.append(Running(UUID(bytes=id), deadline))
+                found.append(Running(workers.Running(UUID(bytes=id), number), deadline))
         return found
 
     # When the keeper last told the database that this child is alive; 0 before its row exists.

@@ -30,6 +30,7 @@ from django.db import connections
 from .. import handlers
 from ..conf import get_settings
 from ..identifiers import uuid7
+from ..services.workers import Running
 from . import health, sessions
 from .child import EXIT_DONE, EXIT_GRACE, EXIT_OVERDUE, EXIT_REPLACE, Child
 from .keeper import Death, Keeper, Kept
@@ -66,7 +67,7 @@ class Offspring:
     told: int = 0  # to stop, how often
     ended_by_us: str = ""
     frozen_since: float | None = None
-    suspicious: dict[UUID, float] = field(default_factory=dict)
+    suspicious: dict[Running, float] = field(default_factory=dict)
 
 
 class Supervisor:
@@ -278,8 +279,8 @@ class Supervisor:
     def _death_of(self, child: Offspring, code: int) -> Death:
         now = time.monotonic()
         running = child.slots.running()
-        overdue = [one.id for one in running if now > one.deadline]
-        others = [one.id for one in running if now <= one.deadline]
+        overdue = [one.attempt for one in running if now > one.deadline]
+        others = [one.attempt for one in running if now <= one.deadline]
         if child.ended_by_us or (code in OUR_EXITS and child.slots.left == code):
             how, crashed = child.ended_by_us or OUR_EXITS[code], []
         else:
@@ -322,9 +323,9 @@ class Supervisor:
         before, child.suspicious = child.suspicious, {}
         for one in running:
             if now > one.deadline + limit:
-                if before.get(one.id) == one.deadline:  # seen twice: not a slot that was being written
+                if before.get(one.attempt) == one.deadline:  # seen twice: not a slot that was being written
                     return "was replaced because a handler did not stop"
-                child.suspicious[one.id] = one.deadline
+                child.suspicious[one.attempt] = one.deadline
         return ""
 
     def _show_progress(self) -> None:

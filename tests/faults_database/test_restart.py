@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from django_jobqueue import services
+
+from .cluster import ALIAS
 from .logs import most_talkative
 from .runner import QUICK, Laboratory, until
 
@@ -86,3 +89,31 @@ def test_a_worker_started_while_the_database_is_away_waits_for_it(lab: Laborator
     lab.send_one("orders", "step", key="a")
 
     lab.wait_until_done(10)
+
+
+@pytest.mark.parametrize("mode", ("fast", "immediate"))
+def test_an_attempt_whose_transaction_dies_with_the_server_costs_no_retry(lab: Laboratory, mode):  # B40
+    lab.worker(settings=QUICK)
+    for key in "abc":
+        services.send("ledger", {"n": 0, "seconds": 1.5}, name="book", singleton_key=key, retry_limit=0, using=ALIAS)
+    until(lambda: lab.has_run(3), "handlers are inside their transactions")
+
+    lab.cluster.server.restart(mode)
+
+    lab.wait_until_done()  # with no retries, a charged one would have blocked its key
+    assert lab.cluster.one("SELECT max(retry_count) FROM jobqueue_job") == 0
+    assert lab.cluster.one("SELECT count(*) FROM effect") == 3
+    assert {run.attempt for run in lab.runs()} == {1, 2}
+
+
+def test_an_attempt_whose_session_alone_is_terminated_is_charged(lab: Laboratory):  # B40
+    lab.worker(settings=QUICK)
+    job = services.send("ledger", {"n": 0, "seconds": 1.5}, name="book", singleton_key="a", retry_limit=3, using=ALIAS)
+    assert job is not None
+    until(lambda: lab.has_run(1), "the handler is inside its transaction")
+
+    for pid in lab.cluster.backends("INSERT INTO effect%"):
+        lab.cluster.sql("SELECT pg_terminate_backend(%s)", [pid])
+
+    lab.wait_until_done()
+    assert lab.cluster.one("SELECT retry_count FROM jobqueue_job") == 1

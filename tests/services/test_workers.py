@@ -67,9 +67,14 @@ def test_only_what_is_not_held_is_given_back_and_uncharged(queue):  # B34
     held, lost = claimed_by(worker, queue, 2)
     (other,) = claimed_by(registered("w"), queue)  # of the same name, but another process
 
-    assert workers.give_back_unheld("w", worker.pk, {held.pk}, "not confirmed", using="default") == 1
+    assert workers.give_back_unheld("w", worker.pk, [held], "not confirmed", using="default") == 1
     assert [now(job).state for job in (held, lost, other)] == ["active", "retry", "active"]
     assert (now(lost).retry_count, now(lost).error) == (0, "not confirmed")
+
+
+def running(job: Job) -> workers.Running:
+    assert job.held_number is not None
+    return workers.Running(job.pk, job.held_number)
 
 
 def test_of_a_dead_process_only_what_ran_is_charged(queue):  # G8 B11
@@ -78,7 +83,7 @@ def test_of_a_dead_process_only_what_ran_is_charged(queue):  # G8 B11
     services.cancel([cancelled.pk])
 
     taken = workers.recover_dead(
-        "w", worker.pk, "died (signal 9)", crashed=[ran.pk], overdue=[overdue.pk], using="default"
+        "w", worker.pk, "died (signal 9)", crashed=[running(ran)], overdue=[running(overdue)], using="default"
     )
 
     assert taken == 4

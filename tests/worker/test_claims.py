@@ -1,0 +1,214 @@
+"""What a child does with claims that were lost, and with jobs that begin long after they were claimed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_jobqueue import job, services
+from django_jobqueue.handlers import JobContext, JobExpired
+from django_jobqueue.models import Job
+from django_jobqueue.worker import line
+from tests.past import reread
+from tests.waiting import PATIENCE, until
+
+from .conftest import ends, sent
+
+
+def set_row(job: Job, **values: Any) -> None:
+    Job.objects.filter(pk=job.pk).update(**values)
+
+
+def terminate_sessions() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+class Log:
+    """Starts and ends of handlers, in their order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.lock = threading.Lock()
+
+    def __call__(self, line: str) -> None:
+        with self.lock:
+            self.lines.append(line)
+
+
+@pytest.mark.parametrize("is_reconnected", (False, True), ids=("compared", "reconnected"))
+def test_a_job_is_returned_only_after_the_handler_of_its_lost_successor_has_ended(  # faults 73 design 4
+    fifo_queue, run, gate, is_reconnected
+):
+    log = Log()
+
+    @job(queue=fifo_queue.name)
+    def work(n: int, again: bool = False) -> None:
+        log(f"{n} begins")
+        if n == 2 and not gate.opened.is_set():
+            gate.reached.set()
+            try:
+                while True:
+                    time.sleep(0.01)
+            except JobExpired:
+                gate.opened.set()
+                time.sleep(1.5)  # it takes longer to stop than the next comparison with the database
+                log("2 ends late")
+                raise
+        log(f"{n} ends")
+
+    one, two = (sent(fifo_queue, {"n": n}, name=work.name, singleton_key="a") for n in (1, 2))
+    run(fifo_queue.name)
+    assert gate.reached.wait(PATIENCE)
+    first, second = reread(one), reread(two)
+    # What a standby that lacks the hand-over has: the first job is active, and the second one waits.
+    set_row(second, state="created", attempt=0, hold="lane", assignee="", incarnation=None, started_at=None)
+    set_row(first, state="active", finalized_at=None, delete_at=None)
+    if is_reconnected:
+        terminate_sessions()
+
+    ends(two)
+
+    assert log.lines == [
+        "1 begins", "1 ends", "2 begins", "2 ends late", "1 begins", "1 ends", "2 begins", "2 ends",
+    ]  # fmt: skip
+    assert reread(two).retry_count == 0
+
+
+def test_a_handler_without_a_context_is_interrupted_when_its_claim_is_lost(queue, run, gate):  # row 6
+    begun: list[int] = []
+
+    @job(queue=queue.name)
+    def deaf() -> None:
+        begun.append(1)
+        if len(begun) > 1:
+            return
+        gate.reached.set()
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            gate.opened.set()
+
+    run(queue.name)
+    one = deaf.send()
+    assert one is not None
+    assert gate.reached.wait(PATIENCE)
+
+    services.mark_worker_unresponsive(reread(one).assignee)
+
+    assert gate.opened.wait(PATIENCE)
+    assert ends(one).attempt == 2
+
+
+def test_a_handler_with_a_context_is_told_before_it_is_interrupted(queue, run, gate):
+    @job(queue=queue.name, takes_context=True)
+    def polite(context: JobContext) -> None:
+        if context.attempt == 1:
+            gate.reached.set()
+            until(lambda: context.cancelled, "it is told")
+            gate.opened.set()
+
+    run(queue.name)
+    one = polite.send()
+    assert one is not None
+    assert gate.reached.wait(PATIENCE)
+
+    services.mark_worker_unresponsive(reread(one).assignee)
+
+    assert gate.opened.wait(PATIENCE)
+    assert ends(one).attempt == 2
+
+
+@pytest.fixture
+def suspects(queue, monkeypatch):
+    """Two jobs that run alone, because one more crash would be their last; and a handler that holds the first."""
+    monkeypatch.setattr(line, "SUSPECT_SECONDS", 0.5)
+    runs: list[int] = []
+    held = threading.Event()
+
+    @job(queue=queue.name)
+    def risky(n: int) -> None:
+        runs.append(n)
+        if n == 1:
+            held.wait(PATIENCE)
+
+    jobs = [sent(queue, {"n": n}, name=risky.name) for n in (1, 2)]
+    Job.objects.filter(queue=queue).update(crashes=2)
+    yield jobs, runs, held
+    held.set()
+
+
+def test_a_job_that_waits_long_to_run_alone_goes_back_uncharged(suspects, queue, run):  # faults 76
+    (one, two), runs, held = suspects
+    run(queue.name, concurrency=2)
+
+    until(lambda: reread(two).state == "retry", "the second one went back")
+
+    assert (reread(two).retry_count, reread(two).crashes, runs) == (0, 2, [1])
+    held.set()
+    assert [ends(one).retry_count, ends(two).retry_count] == [0, 0]
+    assert runs == [1, 2]
+
+
+def test_a_job_that_was_finished_while_it_waited_to_run_alone_is_not_begun(  # faults 76
+    suspects, queue, run, monkeypatch
+):
+    monkeypatch.setattr(line, "SUSPECT_SECONDS", 60.0)
+    (one, two), runs, held = suspects
+    run(queue.name, concurrency=2)
+    until(lambda: reread(two).state == "active" and runs == [1], "both are claimed, one runs")
+
+    services.complete(two.pk, "elsewhere")
+    held.set()
+
+    ends(one)
+    three = services.send(queue.name, {"n": 3}, name=two.name)
+    ends(three)
+    assert runs == [1, 3]
+    assert reread(two).output == "elsewhere"
+
+
+def test_a_job_begins_alone_with_its_whole_time_in_the_database_too(suspects, queue, run, monkeypatch):  # faults 76
+    monkeypatch.setattr(line, "SUSPECT_SECONDS", 60.0)
+    (one, two), runs, held = suspects
+    run(queue.name, concurrency=2)
+    until(lambda: reread(two).state == "active" and runs == [1], "both are claimed, one runs")
+    before = reread(two).expire_at
+
+    held.set()
+
+    assert ends(two).expire_at > before
+    assert runs == [1, 2]
+    ends(one)
+
+
+def test_a_job_that_begins_late_has_its_whole_time(queue, run):  # design 4
+    first = threading.Event()
+
+    @job(queue=queue.name)
+    def quick(n: int) -> None:
+        if n == 1:
+            first.set()
+            time.sleep(0.6)
+        elif n == 2:
+            deadline = time.monotonic() + 0.8
+            while time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    run(queue.name, concurrency=1)
+    ends(services.send(queue.name, {"n": 0}, name=quick.name))  # so that it knows how quick they are
+    ids = services.send_many(
+        queue.name, [{"data": {"n": n}, "name": quick.name, "expire_in_seconds": 1} for n in (1, 2)]
+    )
+
+    done = [ends(services.get_job(id)) for id in ids if id is not None]
+
+    assert [(one.attempt, one.retry_count) for one in done] == [(1, 0), (1, 0)]
