@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connection
@@ -262,6 +263,7 @@ def test_a_send_with_an_id_looks_it_up_by_the_primary_key(filled):
 
     with explained() as plans:
         assert services.send("other", id=job.pk, on_duplicate="return") == job
+        assert services.send_many("other", [{"id": job.pk}, {"id": uuid4()}], on_duplicate="return")[0] == job.pk
 
     assert "jobqueue_job_pkey" in plans.indexes
     assert not plans.sequential

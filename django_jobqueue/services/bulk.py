@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,12 +18,12 @@ from ..models import Job, Queue
 from ..options import JOB_OPTIONS
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import Hold
-from . import announce, statements
+from . import announce, given_ids, statements
 from .checked import Checked, check_items
 from .lanes import chunks
 from .queues import named
 from .send import OnDuplicate, check_on_duplicate, check_target, in_the_way
-from .transactions import again_after_conflict, database, joins, rows, wake
+from .transactions import Rows, again_after_conflict, database, in_transaction, joins, rows, wake
 
 
 def send_many(
@@ -70,11 +70,8 @@ def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using
     stored = check_target(queue, jobs, using)
     if not jobs:
         return []
-    if on_duplicate is None:
-        _refuse_repeated(queue, jobs, using)
-    work = partial(_store_many, stored, jobs, on_duplicate, using)
     with loading(queue, jobs):
-        found, fresh = work() if joins(connections[using]) else again_after_conflict(using, work)
+        found, fresh = _with_ids_locked(jobs, partial(_store_many, stored, jobs, on_duplicate, using), using)
     wake(using, [queue])
     announce.sent(using, queue, fresh)
     return found
@@ -83,9 +80,24 @@ def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using
 _Found = tuple[list[UUID | None], list[UUID]]  # the answer for each item, and the ids that were stored
 
 
-def _store_many(queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, using: str) -> _Found:
+def _with_ids_locked(jobs: list[Checked], work: Callable[..., _Found], using: str) -> _Found:
+    """Run ``work`` in the caller's transaction or one of its own; with given ids, it is told which are taken."""
+    ids = given_ids.to_lock(jobs)
+    if joins(connections[using]):
+        return work(rows(using, *given_ids.locking(ids))) if ids else work()
+    if not ids:
+        return again_after_conflict(using, work)
+    return in_transaction(using, work, [given_ids.locking(ids)])
+
+
+def _store_many(
+    queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, using: str, known: Rows | None = None
+) -> _Found:
+    """``known`` are ids that were not locked, because a job has them: they stay refused if it is deleted meanwhile."""
+    taken = given_ids.taken(known or []) | _existing(jobs, using)
     if on_duplicate is not None:
-        return _insert_others(queue, jobs, on_duplicate, using)
+        return _insert_others(queue, jobs, on_duplicate, taken, using)
+    _refuse_repeated(queue.name, jobs, taken)
     (_copy_or_refuse if _may_collide(queue, jobs) else _copy)(queue, jobs, using)
     ids = [job.id for job in jobs]
     return [*ids], ids
@@ -115,12 +127,10 @@ def _has_slot(policy: str, key: str) -> bool:
     return policy not in (ORDERED, QueuePolicy.SINGLETON)
 
 
-def _refuse_repeated(queue: str, jobs: list[Checked], using: str) -> None:
-    given = [job.id for job in jobs if job.given_id]
-    if not given:
-        return
-    problems = [f"the id {id} is given {n} times" for id, n in Counter(given).items() if n > 1]
-    problems += [f"a job with the id {id} exists already" for id in sorted(_existing(jobs, using))]
+def _refuse_repeated(queue: str, jobs: list[Checked], taken: set[UUID]) -> None:
+    given = Counter(job.id for job in jobs if job.given_id)
+    problems = [f"the id {id} is given {n} times" for id, n in given.items() if n > 1]
+    problems += [f"a job with the id {id} exists already" for id in sorted(taken)]
     if problems:
         raise DuplicateJob(queue, problems)
 
@@ -230,13 +240,14 @@ def _copy_or_refuse(queue: Queue, jobs: list[Checked], using: str) -> None:
     except IntegrityError as error:
         if not isinstance(error.__cause__, errors.UniqueViolation):
             raise
-        _insert_others(queue, jobs, None, using)
+        _insert_others(queue, jobs, None, _existing(jobs, using), using)
 
 
-def _insert_others(queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, using: str) -> _Found:
+def _insert_others(
+    queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, taken: set[UUID], using: str
+) -> _Found:
     """INSERT what no constraint refuses; all of it is taken back where a refusal is an error."""
     with transaction.atomic(using=using):
-        taken = _existing(jobs, using)
         fresh = {job.id: place for place, job in reversed(list(enumerate(jobs))) if job.id not in taken}
         stored = _insert(queue, [jobs[place] for place in sorted(fresh.values())], using)
         found = [job.id if job.id in stored and fresh[job.id] == place else None for place, job in enumerate(jobs)]

@@ -17,7 +17,7 @@ from ..models import Job, Queue
 from ..options import JOB_OPTIONS
 from ..policies import QueuePolicy
 from ..states import OCCUPIED, JobState
-from . import announce, statements
+from . import announce, given_ids, statements
 from .checked import Checked, check_values
 from .queues import check_exists, named
 from .transactions import database, row_at_once, teach, wake
@@ -79,8 +79,8 @@ def send(
     """Store a job, as part of the caller's transaction, and return it; ``None`` if its policy's slot is taken.
 
     Raises ``QueueNotFound``, ``KeyRequired`` (ordered queues), ``InvalidData``, ``InvalidOption`` and, for an ``id``
-    that exists, ``DuplicateJob``; the transaction stays usable after each. With ``on_duplicate="return"`` the job that
-    is in the way is returned instead, with ``"ignore"`` always ``None``.
+    that exists in any queue, ``DuplicateJob``; the transaction stays usable after each. With ``on_duplicate="return"``
+    the job that is in the way is returned instead, with ``"ignore"`` always ``None``.
     """
     using, queue = database(using), named(queue)
     check_on_duplicate(on_duplicate)
@@ -155,7 +155,10 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
             params.append(job.id)
     statement = _send_sql(given, overridden, bool(job.singleton_key), job.given_id, careful)
     try:
-        found = row_at_once(using, statement, params)
+        if job.given_id:
+            found = given_ids.row_of_insert(using, job.id, statement, params)
+        else:
+            found = row_at_once(using, statement, params)
     except ProgrammingError as error:
         teach(error, using)
         raise

@@ -92,6 +92,24 @@ START_AFTER = f"COALESCE(%s::timestamptz, {NOW} + %s * interval '1 second')"
 HOLD_UNTIL = f"CASE WHEN {START_AFTER} > {NOW} THEN '{Hold.UNTIL}' END"
 THROTTLE_SLOT = f"%s || ':' || floor(extract(epoch FROM {NOW}) / %s)"
 
+# The primary key refuses an id twice within a queue only, because it must contain the column of the partitions. So a
+# sender that brings an id locks it, and looks in all queues by a later statement, because the snapshot of the locking
+# one is older than the lock. The text in front keeps these locks apart from those of keys and workers.
+ID_HASH = "hashtextextended('jobqueue id ' || {id}::text, 0)"
+LOCK_ID = f"SELECT pg_advisory_xact_lock({ID_HASH.format(id='%s::uuid')})"
+# Returns the ids that a job has, and locks the others. An id that is taken is not locked: a transaction that sends many
+# known ids would make others wait for nothing, and could deadlock with one that sends them in another order. A stricter
+# transaction locks nothing, because its later statements see nothing new.
+LOCK_FREE_IDS = f"""
+WITH given AS MATERIALIZED (
+    SELECT g.id, {ID_HASH.format(id="g.id")} AS hash,
+        (SELECT true FROM jobqueue_job j WHERE j.id = g.id LIMIT 1) AS is_taken
+    FROM unnest(%s::uuid[]) g(id) ORDER BY hash)
+SELECT id FROM given WHERE CASE WHEN is_taken THEN true
+    WHEN current_setting('transaction_isolation') = 'read committed' THEN pg_advisory_xact_lock(hash) IS NULL
+    ELSE false END
+"""
+
 INSERT_OTHERS = "INSERT INTO jobqueue_job ({columns}) VALUES {values} ON CONFLICT DO NOTHING RETURNING id"
 NUMBERS = f"SELECT nextval('{SEQUENCE}'::regclass) FROM generate_series(1, %s)"
 SEND_MANY = "COPY jobqueue_job ({columns}) FROM STDIN"
