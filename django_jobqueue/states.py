@@ -91,3 +91,5 @@ def leads_to(target: JobState) -> frozenset[JobState]:
 
 
 STOPPABLE = leads_to(JobState.STOPPED) - DEAD - {JobState.RETRY}  # what a worker may still stop
+RETRIABLE = leads_to(JobState.RETRY) & FINAL  # what an operator may give another attempt
+SKIPPABLE = leads_to(JobState.STOPPED) - RUNNING  # what an operator may end without another attempt

@@ -18,8 +18,10 @@ from django_jobqueue.states import (
     FINAL,
     FOLLOWS,
     OCCUPIED,
+    RETRIABLE,
     RETRYING,
     RUNNING,
+    SKIPPABLE,
     JobState,
     leads_to,
 )
@@ -169,6 +171,11 @@ def test_the_sets_are_the_specification_s():  # C1
     assert {S.FAILED, S.EXPIRED} == DEAD
     assert {S.COMPLETED, S.CANCELLED, S.STOPPED, S.UNKNOWN_STOPPED, S.FAILED, S.EXPIRED} == FINAL
     assert {S.CREATED, S.RETRY, S.UNKNOWN_RETRY, S.ACTIVE, S.CANCELLING} == OCCUPIED
+
+
+def test_what_operators_may_retry_and_skip_follows_from_the_transitions():  # C2
+    assert RETRIABLE == DEAD
+    assert {S.FAILED, S.EXPIRED, S.RETRY, S.UNKNOWN_RETRY} == SKIPPABLE
 
 
 def test_the_list_cannot_be_changed_at_run_time():

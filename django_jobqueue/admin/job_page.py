@@ -22,7 +22,7 @@ from ..models import Job
 from ..redaction import redacted, restored
 from ..services.neighbours import neighbours
 from ..services.transactions import database
-from ..states import DEAD
+from ..states import RETRIABLE
 from .acting import ACTS, ActingAdmin, ReasonForm
 from .base import may_edit_data, may_see_data
 from .json_tree import json_tree
@@ -101,7 +101,7 @@ class JobPage(ActingAdmin):
             "times": _told(job, TIMES),
             "options": _told(job, OPTIONS),
             "acts": [act for act in ACTS.values() if job.state in act.takes and request.user.has_perm(act.permission)],
-            "may_edit": job.state in DEAD and may_edit_data(request),
+            "may_edit": job.state in RETRIABLE and may_edit_data(request),
         }
         return TemplateResponse(request, "admin/jobqueue/job/page.html", context)
 
@@ -151,7 +151,7 @@ class JobPage(ActingAdmin):
             "title": _("Retry with other data"),
             "form": form,
             "back": _job_url(job),
-            "is_dead": job.state in DEAD,
+            "is_dead": job.state in RETRIABLE,
         }
         return TemplateResponse(request, "admin/jobqueue/job/edit.html", context)
 

@@ -17,7 +17,7 @@ from ..exceptions import InvalidData, InvalidTransition, JobNotFound
 from ..models import Job
 from ..options import check_state
 from ..services.queues import check_exists
-from ..states import DEAD, FINAL, OCCUPIED, RETRYING, JobState
+from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
 from .answers import Answer, Code, plural, table
 from .selecting import selected
 
@@ -76,19 +76,18 @@ def _data(text: str | None) -> Any:
 
 def retry(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
     """Give dead jobs another attempt."""
-    ids = selected("retry", options, DEAD, using)
+    ids = selected("retry", options, RETRIABLE, using)
     if options["dry_run"] or not ids:
-        return _would("retry", ids, DEAD, using)
+        return _would("retry", ids, RETRIABLE, using)
     outcome = services.retry(ids, operator=options["operator"], reason=options["reason"] or "", using=using)
     return _did("retry", outcome.moved, outcome.refused)
 
 
 def skip(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
     """End dead jobs, and those that wait for a retry; their keys go on."""
-    takes = DEAD | RETRYING
-    ids = selected("skip", options, takes, using)
+    ids = selected("skip", options, SKIPPABLE, using)
     if options["dry_run"] or not ids:
-        return _would("skip", ids, takes, using)
+        return _would("skip", ids, SKIPPABLE, using)
     if _called_off("Skip", ids, confirm):
         return CALLED_OFF
     outcome = services.skip(ids, operator=options["operator"], reason=options["reason"], using=using)

@@ -21,7 +21,7 @@ from ..identifiers import as_uuid
 from ..models import Job, Operation, Queue
 from ..options import check_state
 from ..policies import LANED, QueuePolicy
-from ..states import DEAD, FINAL, OCCUPIED, FailureReason, JobState
+from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState
 from . import announce, lanes, statements
 from .finish import Target
 from .lanes import chunks, lanes_of
@@ -90,7 +90,7 @@ def retry(
             edits.update(_edits(using, found, json.loads(text)))
         return lambda job: _refuse(job, f"its place is taken by job {taken[job.pk]}") if job.pk in taken else change
 
-    return _operate("retry", jobs, DEAD, JobState.RETRY, decide, note, queue, using, record=record, edits=edits)
+    return _operate("retry", jobs, RETRIABLE, JobState.RETRY, decide, note, queue, using, record=record, edits=edits)
 
 
 def skip(
@@ -111,9 +111,8 @@ def skip(
         raise InvalidOption("reason", "expected a text that says why", hint="It is kept with the job.")
     text = f"{note.operator}: {note.reason}" if note.operator else note.reason
     change = Change(JobState.STOPPED, reason=FailureReason.SKIPPED, note=text)
-    allowed = DEAD | {JobState.RETRY, JobState.UNKNOWN_RETRY}
     return _operate(
-        "skip", jobs, allowed, JobState.STOPPED, lambda _: lambda _: change, note, queue,
+        "skip", jobs, SKIPPABLE, JobState.STOPPED, lambda _: lambda _: change, note, queue,
         database(using), record=record,
     )  # fmt: skip
 

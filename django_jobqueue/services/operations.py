@@ -22,7 +22,7 @@ from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..models import Job, Operation
 from ..querysets import JobQuerySet
-from ..states import DEAD, FINAL, OCCUPIED, RETRYING, JobState
+from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
 from . import windows
 from .operate import AT_ONCE, cancel, delete, retry, skip
 from .transactions import database, in_transaction
@@ -79,8 +79,8 @@ def _refusal(state: str | None) -> str:
 
 VERBS: Mapping[str, Verb] = MappingProxyType(
     {
-        "retry": Verb(DEAD, _retry),
-        "skip": Verb(DEAD | RETRYING, _skip, needs_reason=True),
+        "retry": Verb(RETRIABLE, _retry),
+        "skip": Verb(SKIPPABLE, _skip, needs_reason=True),
         "cancel": Verb(OCCUPIED, _cancel),
         "delete": Verb(FINAL, _delete),
     }
