@@ -42,6 +42,45 @@ class CurrentXid(Func):
     output_field = models.BigIntegerField()
 
 
+# Subqueries, because they are asked once for each statement and not for each row.
+_CURRENT_XID = "(SELECT pg_current_xact_id_if_assigned()::text::bigint)"
+_CURRENT_XMAX = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
+
+
+class RowXid(Func):
+    """The transaction that last wrote this row of the job table, from the 32 bits that the row keeps of it.
+
+    Not exact in two cases. Within a savepoint it is the id of the savepoint, which a snapshot does not list: so a row
+    that was written in a savepoint of a transaction still open at a snapshot counts as visible in it. And after four
+    thousand million transactions the 32 bits of an old row mean a new one.
+    """
+
+    template = f"""GREATEST({_CURRENT_XMAX}
+        - (({_CURRENT_XMAX} - "jobqueue_job"."xmin"::text::bigint) & 4294967295), 3)"""
+    output_field = models.BigIntegerField()
+
+
+class IsVisibleIn(Func):
+    """Whether a transaction, given by its id, had committed when a snapshot was taken.
+
+    Also if it is this very transaction, or none that this server can have had: then the row came from another, in a
+    dump.
+    """
+
+    output_field = models.BooleanField()
+
+    def __init__(self, xid: Any, snapshot: str) -> None:
+        super().__init__(xid, models.Value(snapshot, output_field=models.TextField()))
+
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **extra: Any) -> tuple[str, tuple[Any, ...]]:
+        (xid, of_xid), (snapshot, of_snapshot) = map(compiler.compile, self.get_source_expressions())
+        sql = (
+            f"({xid} IS NOT DISTINCT FROM {_CURRENT_XID} OR {xid} >= {_CURRENT_XMAX}"
+            f" OR pg_visible_in_snapshot(({xid})::text::xid8, {snapshot}::pg_snapshot))"
+        )
+        return sql, (*of_xid, *of_xid, *of_xid, *of_snapshot)
+
+
 class HasSessionLock(Func):
     """Whether some session of this database holds the lock of a worker, given its incarnation."""
 

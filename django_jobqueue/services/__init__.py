@@ -41,6 +41,7 @@ from .recover import (
 from .retention import cleanup, delete_archived
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import send
+from .snapshots import current_snapshot
 from .staging import forget_staged
 from .stream import AsyncJobStream, JobStream, astream, close, stream
 from .workers import stop_worker
@@ -75,6 +76,7 @@ __all__ = [
     "create_fifo_queue",
     "create_queue",
     "create_schedule",
+    "current_snapshot",
     "delete",
     "delete_archived",
     "delete_queue",

@@ -27,6 +27,7 @@ from .finish import Target
 from .lanes import chunks, lanes_of
 from .moves import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
 from .queues import check_exists, named, no_queue
+from .snapshots import CHANGED, Seen, check_snapshot
 from .transactions import database, in_transaction, joins, rows, wake
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
@@ -65,6 +66,7 @@ def retry(
     operator: str = "",
     reason: str = "",
     record: bool = True,
+    snapshot: str | None = None,
     queue: str | None = None,
     using: str | None = None,
 ) -> Outcome:
@@ -72,8 +74,8 @@ def retry(
 
     Its retry limit is raised by one. A job whose policy's slot is taken meanwhile stays dead and is listed as refused.
     Named an operator or a reason, it is recorded as an ``Operation``, with what ``data`` was before and after; unless
-    ``record`` is off, because the caller does so. For one job given by itself ``JobNotFound`` and
-    ``InvalidTransition`` are raised instead.
+    ``record`` is off, because the caller does so. With a ``snapshot``, see :func:`current_snapshot`, jobs that failed
+    after it are refused. For one job given by itself ``JobNotFound`` and ``InvalidTransition`` are raised instead.
     """
     note = _noted(operator, reason)
     settings = get_settings()
@@ -90,7 +92,10 @@ def retry(
             edits.update(_edits(using, found, json.loads(text)))
         return lambda job: _refuse(job, f"its place is taken by job {taken[job.pk]}") if job.pk in taken else change
 
-    return _operate("retry", jobs, RETRIABLE, JobState.RETRY, decide, note, queue, using, record=record, edits=edits)
+    return _operate(
+        "retry", jobs, RETRIABLE, JobState.RETRY, decide, note, queue, using,
+        record=record, edits=edits, snapshot=snapshot,
+    )  # fmt: skip
 
 
 def skip(
@@ -99,11 +104,13 @@ def skip(
     reason: str,
     operator: str = "",
     record: bool = True,
+    snapshot: str | None = None,
     queue: str | None = None,
     using: str | None = None,
 ) -> Outcome:
     """End dead or waiting-to-retry jobs with a reason; their keys go on with the next job.
 
+    With a ``snapshot``, see :func:`current_snapshot`, jobs whose attempt failed after it are refused.
     Raises ``InvalidOption`` without a reason; for one job given by itself ``JobNotFound`` and ``InvalidTransition``.
     """
     note = _noted(operator, reason)
@@ -113,7 +120,7 @@ def skip(
     change = Change(JobState.STOPPED, reason=FailureReason.SKIPPED, note=text)
     return _operate(
         "skip", jobs, SKIPPABLE, JobState.STOPPED, lambda _: lambda _: change, note, queue,
-        database(using), record=record,
+        database(using), record=record, snapshot=snapshot,
     )  # fmt: skip
 
 
@@ -123,6 +130,7 @@ def cancel(
     tags: Iterable[str] = (),
     force: bool = False,
     operator: str = "",
+    snapshot: str | None = None,
     queue: str | None = None,
     using: str | None = None,
 ) -> Cancellation:
@@ -130,14 +138,17 @@ def cancel(
 
     A waiting job ends at once. An active one becomes cancelling until its worker answers; with ``force`` it is stopped
     at once, and then its handler and the next job of its key may overlap. Final and unknown jobs are listed, never an
-    error. Raises ``InvalidOption`` when neither ids nor tags are given.
+    error; with a ``snapshot``, see :func:`current_snapshot`, so are jobs sent after it. Raises ``InvalidOption`` when
+    neither ids nor tags are given.
     """
     using = database(using)
     note = _noted(operator)
     wanted, tagged = _selection("cancel", ids, tags)
+    seen = _seen("cancel", snapshot, using)
 
-    def decide(_: list[Job]) -> Decision:
-        return lambda job: _cancelled(job, force)
+    def decide(found: list[Job]) -> Decision:
+        later = seen.changed([job.pk for job in found], using)
+        return lambda job: None if job.pk in later else _cancelled(job, force)
 
     def work() -> Moved:
         return move_each(using, _ids_of(wanted, tagged, queue, using), decide, queue=queue)
@@ -202,6 +213,23 @@ def delete(
     if note.operator:
         _record("delete", note, queue, deleted, {}, using)
     return len(deleted)
+
+
+def delete_each(ids: list[UUID], *, snapshot: str | None = None, using: str) -> Outcome:
+    """Delete those of these jobs that are final; unlike :func:`delete`, the others are refused and stop nothing."""
+    seen = _seen("delete", snapshot, using)
+
+    def work() -> Outcome:
+        locked, jobs = lock(using, ids)
+        later = seen.changed(ids, using)
+        refused = dict.fromkeys(set(ids) - {job.pk for job in jobs}, "there is no such job")
+        refused |= {job.pk: f"it is {job.state}" for job in jobs if job.state not in FINAL}
+        refused |= {id: CHANGED for id in later if id not in refused}
+        going = [job for job in jobs if job.pk not in refused]
+        _delete_rows(using, going, locked)
+        return Outcome([job.pk for job in going], refused)
+
+    return in_transaction(using, work)
 
 
 def purge(queue: str, state: str | None = None, *, operator: str = "", using: str | None = None) -> int:
@@ -269,6 +297,10 @@ def _noted(operator: object, reason: object = "") -> _Note:
     return _Note(name, clean_text("" if reason is None else reason, max_chars=get_settings().MAX_ERROR_CHARS))
 
 
+def _seen(verb: str, snapshot: str | None, using: str) -> Seen:
+    return Seen(verb, "" if snapshot is None else check_snapshot(snapshot, using))
+
+
 class _Refused(Exception):
     pass
 
@@ -289,12 +321,14 @@ def _operate(
     *,
     record: bool = True,
     edits: Mapping[str, Any] | None = None,
+    snapshot: str | None = None,
 ) -> Outcome:
     """Move many jobs, a bounded number at a time; one that cannot is refused and stops nobody else."""
     ids, alone = _ids(jobs)
+    seen = _seen(verb, snapshot, using)
     outcome = Outcome()
     for some in chunks(ids, AT_ONCE):
-        part = _chunk(some, alone, allowed, wanted, decide, queue, using)
+        part = _chunk(some, alone, allowed, wanted, decide, seen, queue, using)
         outcome.moved += part.moved
         outcome.refused |= part.refused
     if record and (note.operator or note.reason):
@@ -309,19 +343,24 @@ def _chunk(
     allowed: frozenset[JobState],
     wanted: JobState,
     decide: Decide,
+    seen: Seen,
     queue: str | None,
     using: str,
 ) -> Outcome:
     outcome = Outcome()
 
     def judged(found: list[Job]) -> Decision:
-        decision = decide(found)
+        later = seen.changed([job.pk for job in found], using)
+        decision = decide([job for job in found if job.pk not in later])
 
         def judge(job: Job) -> Change | None:
             if job.state not in allowed:
                 if alone:
                     raise InvalidTransition(job_id=job.pk, state=job.state, wanted=wanted.value, allowed=allowed)
                 outcome.refused[job.pk] = f"it is {job.state}"
+                return None
+            if job.pk in later:
+                outcome.refused[job.pk] = CHANGED
                 return None
             try:
                 return decision(job)

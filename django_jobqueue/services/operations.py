@@ -18,17 +18,17 @@ from django.db.models import F
 
 from ..conf import get_settings
 from ..encoding import check_text, clean_text
-from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
+from ..exceptions import InvalidOption
 from ..expressions import StatementTimestamp
-from ..models import Job, Operation
+from ..models import Operation
 from ..querysets import JobQuerySet
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
 from . import windows
-from .operate import AT_ONCE, cancel, delete, retry, skip
+from .operate import AT_ONCE, cancel, delete_each, retry, skip
+from .snapshots import CHANGED, Seen, check_snapshot, current_snapshot
 from .transactions import database, in_transaction
 
 REFUSALS_KEPT = 1_000
-TRIES = 5
 
 Result = tuple[int, dict[UUID, str]]  # how many moved, and who was refused why
 
@@ -43,38 +43,39 @@ class Verb:
 
 
 def _retry(ids: list[UUID], operation: Operation, using: str) -> Result:
-    outcome = retry(ids, operator=operation.operator, reason=operation.reason, record=False, using=using)
+    outcome = retry(ids, **_noted(operation), using=using)
     return len(outcome.moved), outcome.refused
 
 
 def _skip(ids: list[UUID], operation: Operation, using: str) -> Result:
-    outcome = skip(ids, operator=operation.operator, reason=operation.reason, record=False, using=using)
+    outcome = skip(ids, **_noted(operation), using=using)
     return len(outcome.moved), outcome.refused
 
 
+def _noted(operation: Operation) -> dict[str, Any]:
+    return {
+        "operator": operation.operator,
+        "reason": operation.reason,
+        "record": False,
+        "snapshot": operation.snapshot or None,
+    }
+
+
 def _cancel(ids: list[UUID], operation: Operation, using: str) -> Result:
-    result = cancel(ids, using=using)
-    return len(result.cancelled), {id: _refusal(result.previous.get(id)) for id in result.unknown}
+    result = cancel(ids, snapshot=operation.snapshot or None, using=using)
+    return len(result.cancelled), {id: _not_cancelled(result.previous.get(id)) for id in result.unknown}
+
+
+def _not_cancelled(state: JobState | None) -> str:
+    """A job that waits or runs is always cancelled, unless another of its id was shown."""
+    if state is None:
+        return "there is no such job"
+    return CHANGED if state in OCCUPIED else f"it is {state}"
 
 
 def _delete(ids: list[UUID], operation: Operation, using: str) -> Result:
-    """All that can be deleted; who is given a new attempt at this moment is refused the next time round."""
-    for tries_left in reversed(range(TRIES)):
-        states = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "state"))
-        final = [id for id in ids if states.get(id) in FINAL]
-        try:
-            deleted = delete(final, using=using) if final else 0
-        except (InvalidTransition, JobNotFound):
-            if not tries_left:
-                raise
-            continue
-        others = [id for id in ids if states.get(id) not in FINAL]
-        return deleted, {id: _refusal(states.get(id)) for id in others}
-    raise AssertionError("unreachable")
-
-
-def _refusal(state: str | None) -> str:
-    return "there is no such job" if state is None else f"it is {state}"
+    outcome = delete_each(ids, snapshot=operation.snapshot or None, using=using)
+    return len(outcome.moved), outcome.refused
 
 
 VERBS: Mapping[str, Verb] = MappingProxyType(
@@ -94,12 +95,15 @@ def begin_operation(
     selection: Mapping[str, Any] | None = None,
     operator: str,
     reason: str = "",
+    snapshot: str | None = None,
     using: str | None = None,
 ) -> Operation:
     """Record what is to be done to these jobs, or to all that a filter finds; :func:`advance_operation` does it.
 
-    A filter means the jobs sent until now, whatever comes later. Raises ``InvalidOption`` for a verb that does not
-    exist, and without a reason where one is needed.
+    Only jobs that were in their state at the ``snapshot`` are meant, which :func:`current_snapshot` returned when they
+    were shown; without it, at the snapshot of this call. Named jobs that changed since are refused. Of a filter's they
+    are counted at the end, as ``details["came_later"]``. Raises ``InvalidOption`` for a verb that does not exist, for a
+    snapshot that is none of this database, and without a reason where one is needed.
     """
     using = database(using)
     if verb not in VERBS:
@@ -107,6 +111,7 @@ def begin_operation(
     reason = clean_text(reason, max_chars=get_settings().MAX_ERROR_CHARS).strip()
     if VERBS[verb].needs_reason and not reason:
         raise InvalidOption("reason", "expected a text that says why", hint="It is kept with the job.")
+    shown = current_snapshot(using=using) if snapshot is None else check_snapshot(snapshot, using)
     chosen: dict[str, Any] = dict(selection or {})
     if ids is not None:
         chosen["ids"] = [str(id) for id in dict.fromkeys(ids)]
@@ -120,6 +125,7 @@ def begin_operation(
         reason=reason,
         state=Operation.State.RUNNING,
         selection=chosen,
+        snapshot=shown,
         cursor=cursor,
     )
 
@@ -168,11 +174,12 @@ def _advance(id: UUID, jobs: JobQuerySet | None, using: str) -> Operation:
     moved, refused = VERBS[operation.verb].run(ids, operation, using) if ids else (0, {})
     kept = operation.details.get("refused", {})
     kept |= {str(one): why for one, why in list(refused.items())[: max(0, REFUSALS_KEPT - len(kept))]}
+    later = {} if more else _came_later(operation, jobs)
     Operation.objects.using(using).filter(pk=id).update(
         cursor={"place": place},
         moved=F("moved") + moved,
         refused=F("refused") + len(refused),
-        details={**operation.details, "refused": kept},
+        details={**operation.details, "refused": kept, **later},
         **({} if more else {"state": Operation.State.DONE, "finished_at": StatementTimestamp()}),
     )
     return Operation.objects.using(using).get(pk=id)
@@ -187,7 +194,18 @@ def _next(operation: Operation, jobs: JobQuerySet | None) -> tuple[list[UUID], i
         return [UUID(id) for id in named[place:after]], after, after < len(named)
     if jobs is None:
         raise InvalidOption("jobs", "this operation is over what a filter finds, so it needs a queryset")
-    meant = jobs.in_state(*VERBS[operation.verb].takes).filter(seq__lte=operation.selection["until"])
+    taken = jobs.in_state(*VERBS[operation.verb].takes).filter(seq__lte=operation.selection["until"])
+    meant = Seen(operation.verb, operation.snapshot).among(taken)
     piece = windows.look(meant.only("seq"), AT_ONCE, after=place)
     more = piece.more and piece.place < operation.selection["until"]
     return [job.pk for job in piece.jobs], piece.place, more
+
+
+def _came_later(operation: Operation, jobs: JobQuerySet | None) -> dict[str, int]:
+    """How many jobs the filter finds that became what the verb takes after they were shown; they were not touched."""
+    if jobs is None or not operation.snapshot:
+        return {}
+    later = Seen(operation.verb, operation.snapshot).later(jobs.in_state(*VERBS[operation.verb].takes))
+    counted = windows.count(later)
+    among = {} if counted.among is None else {"came_later_among": counted.among}
+    return {"came_later": counted.number, **among}

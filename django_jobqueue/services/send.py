@@ -44,6 +44,7 @@ _FRESH: dict[str, Any] = {
     "finalized_at": None,
     "delete_at": None,
     "claim_xmin": None,
+    "moved_xid": None,
     "incarnation": None,
     "progress": None,
     "progress_text": "",

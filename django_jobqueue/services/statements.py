@@ -456,6 +456,7 @@ WITH u AS MATERIALIZED (
     c(id, queue, state, delay, charge, more_retries, behind, crashes, error, reason, note, data, fingerprint, outcome))
 UPDATE jobqueue_job j
 SET state = u.state,
+    moved_xid = pg_current_xact_id()::text::bigint,
     hold = CASE WHEN u.state NOT IN {listed(ELIGIBLE)} THEN NULL WHEN u.delay > 0 THEN '{Hold.UNTIL}' END,
     start_after = COALESCE({NOW} + u.delay * interval '1 second', j.start_after),
     retry_count = j.retry_count + u.charge,

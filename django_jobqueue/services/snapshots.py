@@ -1,0 +1,93 @@
+"""What an operator saw, exactly: the jobs whose last change was committed in a snapshot of the database.
+
+A time would not be exact, because a failure carries the time of its statement and may be committed much later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db.models import Case, F, Q, QuerySet, When
+from django.db.models.functions import Coalesce
+
+from ..exceptions import InvalidOption
+from ..expressions import IsVisibleIn, RowXid
+from ..models import Job
+from ..states import JobState
+from .transactions import database, rows
+
+J = TypeVar("J", bound=Job)
+
+CHANGED = "it changed after it was shown"  # why a job is refused
+MOST_CHARS = 200_000  # the ids of some ten thousand transactions that run at once
+_SNAPSHOT = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)")
+_AS_NUMBER = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+
+# The transaction that made a job what the verb takes. A job that was never moved is as it was sent. A cancel takes jobs
+# that wait and jobs that run, so one that was claimed meanwhile is still meant. A completion does not write down its
+# transaction, because that would cost every job: there the row itself tells.
+_MOVED = Coalesce(F("moved_xid"), F("sent_xid"))
+_CHANGES: Mapping[str, Any] = MappingProxyType(
+    {
+        "retry": _MOVED,
+        "skip": _MOVED,
+        "cancel": F("sent_xid"),
+        "delete": Case(When(state=JobState.COMPLETED, then=RowXid()), default=_MOVED),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The jobs that were shown to an operator before a verb was confirmed; all of them without a snapshot."""
+
+    verb: str
+    snapshot: str
+
+    def among(self, jobs: QuerySet[J]) -> QuerySet[J]:
+        return jobs.filter(self._is_visible()) if self.snapshot else jobs
+
+    def later(self, jobs: QuerySet[J]) -> QuerySet[J]:
+        """Those that became what they are after the snapshot."""
+        return jobs.filter(~self._is_visible()) if self.snapshot else jobs.none()
+
+    def changed(self, ids: Collection[UUID], using: str) -> set[UUID]:
+        """Those of these jobs that changed since; asked when they are locked, so that the answer stays true."""
+        if not self.snapshot:
+            return set()
+        return set(self.later(Job.objects.using(using).filter(pk__in=ids)).values_list("pk", flat=True))
+
+    def _is_visible(self) -> Q:
+        return Q(IsVisibleIn(_CHANGES[self.verb], self.snapshot))
+
+
+def current_snapshot(*, using: str | None = None) -> str:
+    """What is committed now, as text: ask for it before you show jobs, and give it to :func:`begin_operation`."""
+    return str(rows(database(using), "SELECT pg_current_snapshot()::text")[0][0])
+
+
+def check_snapshot(value: object, using: str) -> str:
+    """The snapshot, if it is one of this database. Raises ``InvalidOption``."""
+    found = _SNAPSHOT.fullmatch(value) if isinstance(value, str) and len(value) <= MOST_CHARS else None
+    if found is None or not _is_ordered(found):
+        raise InvalidOption("snapshot", f"expected one that current_snapshot() returned, got {str(value)[:40]!a}")
+    if int(found[2]) > rows(using, _AS_NUMBER)[0][0]:
+        raise InvalidOption(
+            "snapshot",
+            "it is newer than this database",
+            hint="The database may have been restored since. Look at the jobs again.",
+        )
+    return found[0]
+
+
+def _is_ordered(found: re.Match[str]) -> bool:
+    """Whether PostgreSQL would read it: transactions that ran lie between the two bounds, in their order."""
+    running = [int(xid) for xid in found[3].split(",") if xid]
+    bounds = int(found[1]), int(found[2])
+    inside = all(bounds[0] <= xid < bounds[1] for xid in running)
+    return 0 < bounds[0] <= bounds[1] and inside and running == sorted(running)
