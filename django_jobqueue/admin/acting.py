@@ -20,8 +20,10 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from .. import services
+from ..exceptions import InvalidOption
 from ..models import Job, Operation
 from ..services.operations import VERBS
+from ..services.snapshots import Seen
 from ..services.windows import count
 from .base import JobQueueAdmin
 from .wording import last_line, many
@@ -130,16 +132,13 @@ class ActingAdmin(JobQueueAdmin):
         confirmed = "confirmed" in request.POST
         form = ReasonForm(request.POST if confirmed else None, needed=act.needs_reason)
         if confirmed and form.is_valid():
-            operation = services.begin_operation(
-                act.verb,
-                ids=None if across else ids,
-                selection=self.frozen(request) if across else None,
-                operator=request.user.get_username(),
-                reason=form.cleaned_data["reason"],
-            )
-            if not across:
-                services.advance_operation(operation, seconds=FINISH_SECONDS)
-            return HttpResponseRedirect(operation_url(operation))
+            chosen: dict[str, Any] = {"selection": self.frozen(request)} if across else {"ids": ids}
+            operation = self.begun(request, act, form.cleaned_data["reason"], **chosen)
+            if operation is not None:
+                if not across:
+                    services.advance_operation(operation, seconds=FINISH_SECONDS)
+                return HttpResponseRedirect(operation_url(operation))
+        snapshot = services.current_snapshot()  # before anything is read that the page shows
         context = {
             **self.admin_site.each_context(request),
             "title": act.title,
@@ -152,12 +151,30 @@ class ActingAdmin(JobQueueAdmin):
             "action": request.POST.getlist("action")[0],
             "checkbox": ACTION_CHECKBOX_NAME,
             "back": request.get_full_path(),
-            **(self.preview_all(queryset, act) if across else self.preview(queryset, act)),
+            "snapshot": snapshot,
+            **(self.preview_all(queryset, act, snapshot) if across else self.preview(queryset, act)),
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
 
-    def preview_all(self, queryset: QuerySet[Any], act: Act) -> dict[str, Any]:
-        counted = count(queryset.filter(state__in=sorted(act.takes)))
+    def begun(self, request: HttpRequest, act: Act, reason: str, **chosen: Any) -> Operation | None:
+        """The operation over what the confirmation showed; ``None``, and a message, if what it showed is not known."""
+        try:
+            return services.begin_operation(
+                act.verb,
+                operator=request.user.get_username(),
+                reason=reason,
+                snapshot=request.POST.get("snapshot"),
+                **chosen,
+            )
+        except InvalidOption as error:
+            if error.option != "snapshot":
+                raise
+            self.message_user(request, _("Nothing was changed: %s Confirm again.") % error, messages.ERROR)
+            return None
+
+    def preview_all(self, queryset: QuerySet[Any], act: Act, snapshot: str) -> dict[str, Any]:
+        taken = queryset.filter(state__in=sorted(act.takes))
+        counted = count(Seen(act.verb, snapshot).among(taken))
         number = many(counted.number)
         return {"number": number, "is_some": counted.among is not None, "among": counted.among}
 
@@ -182,9 +199,9 @@ class ActingAdmin(JobQueueAdmin):
 
     def act_on_one(self, request: HttpRequest, job: Job, act: Act, reason: str) -> bool:
         """Do it to one job, and say how it went; whether it moved."""
-        operation = services.begin_operation(
-            act.verb, ids=[job.pk], operator=request.user.get_username(), reason=reason
-        )
+        operation = self.begun(request, act, reason, ids=[job.pk])
+        if operation is None:
+            return False
         operation = services.advance_operation(operation)
         if operation.moved:
             self.message_user(request, _("Done: %s.") % act.label, messages.SUCCESS)

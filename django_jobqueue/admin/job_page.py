@@ -112,6 +112,7 @@ class JobPage(ActingAdmin):
             raise Http404
         if not self.has_view_permission(request) or not request.user.has_perm(act.permission):
             raise PermissionDenied
+        snapshot = services.current_snapshot()  # before the job is read that the page shows
         job = self.job_or_none(request, id)
         if job is None:
             return self._gone(request, str(id))
@@ -128,6 +129,7 @@ class JobPage(ActingAdmin):
             "form": form,
             "lines": [line],
             "number": int(job.state in act.takes),
+            "snapshot": snapshot,
             "back": _job_url(job),
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)

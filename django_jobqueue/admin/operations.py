@@ -10,9 +10,10 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
@@ -24,7 +25,7 @@ from .acting import ACTS, ActingAdmin, operation_url
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator
 from .json_tree import json_tree
-from .wording import time_tag
+from .wording import many, time_tag
 
 IDS_SHOWN = 200
 
@@ -74,6 +75,8 @@ class OperationAdmin(JobQueueAdmin):
             "may_act": self._may_act(request, operation),
             "jobs": self._jobs(operation, refused),
             "query": operation.selection.get("query"),
+            "came_later": came_later(operation),
+            "later_url": self._list_url(operation),
             "edits": [
                 (id, json_tree(redacted(edit.get("before"))), json_tree(redacted(edit.get("after"))))
                 for id, edit in edits.items()
@@ -131,9 +134,13 @@ class OperationAdmin(JobQueueAdmin):
         act = ACTS.get(operation.verb)
         return act is not None and request.user.has_perm(act.permission)
 
+    def _list_url(self, operation: Operation) -> str:
+        """The list with the filters of the operation."""
+        page = reverse(f"admin:jobqueue_{_model(operation)._meta.model_name}_changelist")
+        return f"{page}?{operation.selection.get('query', '')}"
+
     def _thawed(self, request: HttpRequest, operation: Operation) -> Any:
-        model = BlockedKey if operation.selection.get("model") == "blockedkey" else Job
-        screen = self.admin_site.get_model_admin(model)
+        screen = self.admin_site.get_model_admin(_model(operation))
         assert isinstance(screen, ActingAdmin)  # noqa: S101
         return screen.thawed(request, operation)
 
@@ -160,6 +167,23 @@ class OperationAdmin(JobQueueAdmin):
     @admin.display(description=_("when"))
     def began(self, operation: Operation) -> str:
         return time_tag(operation.started_at)
+
+
+def _model(operation: Operation) -> type[Job]:
+    return BlockedKey if operation.selection.get("model") == "blockedkey" else Job
+
+
+def came_later(operation: Operation) -> str:
+    """How many jobs were left alone because they were not shown, as far as they were counted; empty if none."""
+    number = int(operation.details.get("came_later", 0))
+    if not number:
+        return ""
+    if "came_later_among" not in operation.details:
+        return many(number)
+    return _t("%(number)s of the latest %(among)s") % {
+        "number": many(number),
+        "among": f"{operation.details['came_later_among']:,}",
+    }
 
 
 def percent(operation: Operation) -> int:

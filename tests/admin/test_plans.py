@@ -130,3 +130,29 @@ def test_a_bit_of_a_large_operation(boss, filled):
 
     assert plans.sequential == []
     assert Job.objects.filter(state="retry").count() == 300
+
+
+@pytest.mark.parametrize("verb", ("retry", "skip", "cancel", "delete"))
+def test_what_was_shown_is_found_by_the_same_indexes(boss, filled, verb):
+    """Whether a change is in a snapshot is asked of the rows that an index found."""
+    ticked = [str(Job.objects.values_list("pk", flat=True)[0])]
+    given = {"action": f"{verb}_jobs", "_selected_action": ticked, "index": 0, "select_across": 1}
+    operation = services.begin_operation(verb, selection={"model": "job", "query": ""}, operator="boss", reason="x")
+
+    with explained() as plans:
+        assert boss.post(JOBS, given).status_code == 200
+        services.advance_operation(operation, Job.objects.all(), seconds=0)
+
+    assert plans.sequential == []
+    assert unbounded(plans) == []
+
+
+def test_what_came_later_is_counted_by_an_index(filled):
+    operation = services.begin_operation("retry", selection={}, operator="boss")
+
+    with explained() as plans:
+        ended = services.advance_operation(operation, Job.objects.in_queue("other"), seconds=50)
+
+    assert (ended.state, ended.details["came_later"]) == ("done", 0)
+    assert plans.sequential == []
+    assert unbounded(plans) == []
