@@ -85,12 +85,13 @@ def retry(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -
 
 def skip(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
     """End dead jobs, and those that wait for a retry; their keys go on."""
+    shown = services.current_snapshot(using=using)  # the question below may be answered much later
     ids = selected("skip", options, SKIPPABLE, using)
     if options["dry_run"] or not ids:
         return _would("skip", ids, SKIPPABLE, using)
     if _called_off("Skip", ids, confirm):
         return CALLED_OFF
-    outcome = services.skip(ids, operator=options["operator"], reason=options["reason"], using=using)
+    outcome = services.skip(ids, operator=options["operator"], reason=options["reason"], snapshot=shown, using=using)
     return _did("skip", outcome.moved, outcome.refused)
 
 

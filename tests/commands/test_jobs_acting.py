@@ -7,8 +7,11 @@ import sys
 from datetime import timedelta
 
 import pytest
+from django.core.management.color import no_style
 
 from django_jobqueue import services
+from django_jobqueue.console.acting import skip
+from django_jobqueue.console.selecting import FILTERS
 from django_jobqueue.console.subcommands import this_user
 from django_jobqueue.expressions import StatementTimestamp
 from django_jobqueue.identifiers import uuid7
@@ -177,6 +180,25 @@ def test_finished_jobs_are_deleted_all_or_none(queue):  # R026 B26
     assert list(Job.objects.values_list("pk", flat=True)) == [active.pk]
     assert Operation.objects.get().verb == "delete"
     assert jobs("delete", done.pk).code == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_fails_again_while_the_operator_is_asked_is_not_skipped(queue):  # B43
+    first, second = (claimed(queue) for _ in range(2))
+    for job in (first, second):
+        services.fail(job, "it failed", for_good=True)
+
+    def answer_late(question: str) -> bool:
+        services.retry(first.pk)
+        services.fail(services.fetch(queue.name)[0], "it failed again", for_good=True)
+        return True
+
+    options = {**dict.fromkeys(FILTERS), "ids": [first.pk, second.pk], "limit": None, "dry_run": False}
+    said = skip({**options, "operator": "olga", "reason": "because"}, no_style(), "default", answer_late)
+
+    assert said.document["moved"] == [second.pk]
+    assert said.document["refused"] == {str(first.pk): "it changed after it was shown"}
+    assert reread(first).state == "failed"
 
 
 TAKES = {"retry": DEAD, "skip": DEAD | RETRYING, "cancel": OCCUPIED, "delete": FINAL}
