@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -223,6 +224,8 @@ def _wrong_number(field: dataclasses.Field[Any], value: object, kind: type[int] 
         return f"is {value!r}; it must be at least {minimum:,}"
     if maximum is not None and value > maximum:
         return f"is {value:,}; it must be at most {maximum:,}"
+    if value == inf:
+        return "is infinite; it must be a number of seconds"
     return ""
 
 

@@ -132,6 +132,7 @@ def test_a_setting_like_no_other_is_refused_with_all_of_them(settings):
         ("MAX_DATA_BYTES", "1"),
         ("POLL_SECONDS", 0),
         ("POLL_SECONDS", float("nan")),
+        ("POLL_SECONDS", float("inf")),
         ("POLL_SECONDS", "1"),
         ("LOCK_TIMEOUT_MS", 0),
         ("CRASH_LIMIT", 0),

@@ -103,7 +103,8 @@ def _errors(job: Job, attempts: list[dict[str, Any]]) -> list[TaskError]:
         if text and outcome != FailureReason.RETURNED:
             if entry is attempts[-1] and job.error.endswith(text):
                 text = job.error  # the history keeps only the end of long ones
-            errors.append(TaskError(exception_class_path=exception_path(text, outcome), traceback=text))
+            # We store texts without their last newline; a traceback as Django's own backends keep it has one.
+            errors.append(TaskError(exception_class_path=exception_path(text, outcome), traceback=f"{text.rstrip()}\n"))
     return errors
 
 

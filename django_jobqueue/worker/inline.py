@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import time
+from asyncio import CancelledError
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from typing import NamedTuple
 
@@ -14,14 +15,19 @@ from django.db import connections, transaction
 from psycopg.pq import TransactionStatus
 
 from .. import handlers, services
-from ..handlers import Handler, JobContext
+from ..handlers import Handler, JobContext, JobExpired
 from ..models import Job
 from ..services.workers import report_progress
 from ..signals import job_started
 from ..states import FailureReason
-from .endings import Completed, Ending, Failed, judged
+from .endings import SWALLOWED, Completed, Ending, Failed, judged
 from .executor import Around, around, run_atomic, run_plain
 from .recorder import tell_finished, write_down
+
+
+# What ends an attempt, as in a worker. The rest comes through: it is meant for the process that runs the handler, such as
+# Ctrl-C, or pytest.fail() inside a handler.
+ENDS_ATTEMPT = (Exception, SystemExit, GeneratorExit, CancelledError, JobExpired)
 
 
 class Attempt(NamedTuple):
@@ -59,7 +65,7 @@ class Inline:
         with self._mended():
             try:
                 ending = copy_context().run(run, handler, job, context, self)
-            except Exception as error:
+            except ENDS_ATTEMPT as error:
                 ending = judged(handler, job, error)
         if context is not None and context.said is not None:
             report_progress([(job, *context.said)], using=self.using)
@@ -80,10 +86,12 @@ class Inline:
 
     def _run_async(self, handler: Handler[..., object], job: Job, context: JobContext | None, runs: Inline) -> Ending:
         async def run() -> Ending:
-            if runs.around is None:
-                return Completed(await awaited(handler, job, context))
-            with runs.around(job):
-                return Completed(await awaited(handler, job, context))
+            try:
+                with runs.around(job) if runs.around else nullcontext():
+                    return Completed(await awaited(handler, job, context))
+            except ENDS_ATTEMPT as error:  # here, because asyncio lets SystemExit out of its loop, not to the caller
+                return judged(handler, job, error)
+            return SWALLOWED
 
         return async_to_sync(run)()
 

@@ -66,6 +66,7 @@ def test_a_task_that_fails_tells_its_error(finish):
     assert error.exception_class is app.Refused
     assert error.exception_class_path == "tests.tasks.app.tasks.Refused"
     assert "raise Refused(message)" in error.traceback
+    assert error.traceback.endswith("Refused: no\n")  # as Django's own backends have it
     with pytest.raises(ValueError, match="failed"):
         result.return_value  # noqa: B018
 

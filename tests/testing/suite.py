@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group
 from django_jobqueue import RetryLater, services
 from django_jobqueue.models import Job
 from django_jobqueue.testing import JobFactory, JobQueueTestMixin, QueueFactory, perform
-from tests.testing.shop.jobs import book, fetch_page, remind, report, ship
+from tests.testing.shop.jobs import Interrupted, book, fetch_page, leave, leave_async, remind, report, ship
 from tests.testing.shop.tasks import add
 
 
@@ -148,6 +148,24 @@ class ShopTests(JobQueueTestMixin):
 
         self.assertEqual((self.state(first), self.state(again)), ("completed", "failed"))
         self.assertEqual(Group.objects.count(), 1)
+
+    def test_a_handler_that_exits_fails_its_job_as_in_a_worker(self) -> None:
+        exits, generator = leave.send(how="exit"), leave.send(how="generator")
+        asynchronous, good = leave_async.send(), remind.send(user_id=7)
+
+        self.jobqueue.drain()
+
+        states = [self.state(job) for job in (exits, generator, asynchronous, good)]
+        self.assertEqual(states, ["failed", "failed", "failed", "completed"])
+        self.assertIn("sys.exit(3)", Job.objects.get(pk=exits.pk).error)
+        self.assertIn("sys.exit(3)", Job.objects.get(pk=asynchronous.pk).error)
+        self.assertIn("GeneratorExit", Job.objects.get(pk=generator.pk).error)
+
+    def test_what_is_meant_for_the_process_comes_through(self) -> None:
+        for how, error in (("interrupt", KeyboardInterrupt), ("outcome", Interrupted)):
+            leave.send(how=how)
+            with self.assertRaises(error):
+                self.jobqueue.drain()
 
     def test_wait_for_runs_it_or_says_why_not(self) -> None:
         self.assertEqual(self.jobqueue.wait_for(remind.send(user_id=7)).output, {"wrote": "Hello, 7"})

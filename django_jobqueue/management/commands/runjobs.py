@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction
 from difflib import get_close_matches
+from math import inf
 from typing import Any
 
 from django.conf import settings
@@ -65,8 +66,8 @@ class Command(BaseCommand):
         from ...worker.options import WorkerOptions
 
         for name, least in (("processes", 1), ("concurrency", 1), ("grace", 0), ("max_jobs", 0), ("health_port", 0)):
-            if given[name] is not None and given[name] < least:
-                raise CommandError(f"--{name.replace('_', '-')} must be at least {least}, not {given[name]}.")
+            if given[name] is not None and not least <= given[name] < inf:  # NaN is neither
+                raise CommandError(f"--{name.replace('_', '-')} must be a number from {least} on, not {given[name]}.")
         if given["health_port"] > MOST_PORT:
             raise CommandError(f"--health-port must be at most {MOST_PORT}, not {given['health_port']}.")
         if given["database"] is not None and given["database"] not in connections:

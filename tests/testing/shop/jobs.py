@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from django.contrib.auth.models import Group
 
 from django_jobqueue import FailForGood, JobContext, RetryLater, job
@@ -42,3 +44,24 @@ def book(name: str) -> None:
     Group.objects.create(name=name)
     if name == "bad":
         Group.objects.create(name=name)  # the database refuses it
+
+
+class Interrupted(BaseException):
+    """Not meant for the job, but for the process: like Ctrl-C, or what pytest.fail() raises."""
+
+
+@job(queue="shop-mails", retry_limit=0)
+def leave(how: str) -> None:
+    Group.objects.create(name=how)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "outcome":
+        raise Interrupted
+    if how == "generator":
+        raise GeneratorExit
+    sys.exit(3)
+
+
+@job(queue="shop-mails", retry_limit=0)
+async def leave_async() -> None:
+    sys.exit(3)
