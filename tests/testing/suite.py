@@ -157,9 +157,9 @@ class ShopTests(JobQueueTestMixin):
 
         states = [self.state(job) for job in (exits, generator, asynchronous, good)]
         self.assertEqual(states, ["failed", "failed", "failed", "completed"])
-        self.assertIn("sys.exit(3)", Job.objects.get(pk=exits.pk).error)
-        self.assertIn("sys.exit(3)", Job.objects.get(pk=asynchronous.pk).error)
-        self.assertIn("GeneratorExit", Job.objects.get(pk=generator.pk).error)
+        self.assertIn("sys.exit(3)", self.stored(exits).error)
+        self.assertIn("sys.exit(3)", self.stored(asynchronous).error)
+        self.assertIn("GeneratorExit", self.stored(generator).error)
 
     def test_what_is_meant_for_the_process_comes_through(self) -> None:
         for how, error in (("interrupt", KeyboardInterrupt), ("outcome", Interrupted)):
@@ -201,5 +201,8 @@ class ShopTests(JobQueueTestMixin):
         assert sent is not None
         return sent
 
+    def stored(self, job: Any) -> Job:
+        return Job.objects.get(pk=job.pk)
+
     def state(self, job: Any) -> str:
-        return str(Job.objects.get(pk=job.pk).state)
+        return str(self.stored(job).state)
