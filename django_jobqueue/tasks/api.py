@@ -8,9 +8,9 @@ import django
 
 if TYPE_CHECKING or django.VERSION < (6, 0):
     from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
+    from django_tasks import exceptions as _exceptions
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskError
-    from django_tasks import exceptions as _exceptions
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
