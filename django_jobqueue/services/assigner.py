@@ -26,6 +26,7 @@ from ..models import Job, Worker
 from ..states import RUNNING, JobState
 from . import capacity, statements, workers
 from .fetch import fetch
+from .pools import own_connection
 from .transactions import rows
 from .wakeups import hears, subscribed
 
@@ -97,6 +98,7 @@ class Assigner(threading.Thread):
     # -------------------------------------------------------------------------------------------------- the thread
 
     def run(self) -> None:
+        own_connection(self.terms.using)
         try:
             self._register()
             with subscribed(self.terms.using, self.woken):

@@ -19,6 +19,7 @@ from django.db import Error, connections
 from ..conf import get_settings
 from ..exceptions import InvalidOption
 from ..options import YEAR, check_seconds
+from .pools import own_connection
 from .transactions import CHANNEL, T, joins
 
 logger = logging.getLogger("django_jobqueue.worker")
@@ -40,6 +41,7 @@ class Listener(threading.Thread):
         self._pause = 0.1
 
     def run(self) -> None:
+        own_connection(self.using)
         while not self._stopping.is_set():
             try:
                 self._listen()

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from django.db import connections
 
 from ..models import Job
+from ..services.pools import own_connection
 from . import sessions
 
 Fetch = Callable[[], list[Job]]
@@ -49,6 +50,7 @@ class Ahead:
             self._questions.put(None)
 
     def _run(self) -> None:
+        own_connection(self._using)
         sessions.limit(statement=sessions.STATEMENT_SECONDS)
         while (fetch := self._questions.get()) is not None:
             try:

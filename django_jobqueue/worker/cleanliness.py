@@ -14,6 +14,8 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
+from ..services.pools import own_connection
+
 # What outlasts a transaction. It may stand behind a comment or another statement, or inside a psycopg.sql object.
 _LASTING = re.compile(
     r"""(?:^|;|\*/|['"(])\s*(?:SET\s+(?!LOCAL\b|TRANSACTION\b|CONSTRAINTS\b)|RESET\s|LISTEN\s|PREPARE\s|DEALLOCATE\s
@@ -61,7 +63,7 @@ class Surroundings:
         self._connections = [self._watched(alias) for alias in connections]
 
     def _watched(self, alias: str) -> BaseDatabaseWrapper:
-        connection = connections[alias]
+        connection = own_connection(alias)  # also where handlers run in the threads of a process that has a pool
         connection.execute_wrappers.append(self.notice)
         return connection
 

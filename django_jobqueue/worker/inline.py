@@ -24,8 +24,8 @@ from .endings import SWALLOWED, Completed, Ending, Failed, judged
 from .executor import Around, around, run_atomic, run_plain
 from .recorder import tell_finished, write_down
 
-# What ends an attempt, as in a worker. The rest comes through: it is meant for the process that runs the handler, such as
-# Ctrl-C, or pytest.fail() inside a handler.
+# What ends an attempt, as in a worker. The rest comes through, because it is meant for the process that runs the
+# handler: Ctrl-C, or pytest.fail() inside a handler.
 ENDS_ATTEMPT = (Exception, SystemExit, GeneratorExit, CancelledError, JobExpired)
 
 

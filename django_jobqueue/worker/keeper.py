@@ -28,6 +28,7 @@ from ..expressions import StatementTimestamp
 from ..maintenance import maintain
 from ..models import Worker
 from ..services import recover_lost, release_pending, workers
+from ..services.pools import own_connection
 from ..services.recover import somebody_is_gone
 from ..services.schedules import send_due
 from . import sessions
@@ -122,6 +123,7 @@ class Keeper:
 
     def run(self) -> None:
         """Beat until told to leave, and while something is left to be written down."""
+        own_connection(self.using)
         for work in self._works():
             threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
         fence = self.settings.WORKER_FENCE_SECONDS
@@ -249,6 +251,7 @@ class Keeper:
 
     def _housekeep(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         """One of them, in a thread of its own: a long cleanup must not keep schedules waiting."""
+        own_connection(self.using)
         sessions.limit(statement=STATEMENT_SECONDS)
         broken = False
         while not self.stopping.is_set():

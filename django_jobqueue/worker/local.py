@@ -17,6 +17,7 @@ from ..grouping import Grouping
 from ..handlers import Handler
 from ..identifiers import uuid7
 from ..options import check_grouping, check_int, check_seconds
+from ..services.pools import own_connection
 from ..services.queues import check_exists
 from ..services.transactions import database
 from .child import Child
@@ -87,13 +88,17 @@ class LocalWorker:
         self._child.settings = replace(self._child.settings, **given)
         self._keeper = Keeper(options, lost=self._lost, asked=self._asked, buried=lambda _: None)
         self._keeper.add(Kept(self.incarnation, self.name, 0, slots, list(options.queues)))
-        self._thread = threading.Thread(target=self._child.run, name="jobqueue-worker", daemon=True)
+        self._thread = threading.Thread(target=self._run_child, name="jobqueue-worker", daemon=True)
         self._keeping = threading.Thread(target=self._keeper.run, name="jobqueue-keeper", daemon=True)
 
     def start(self) -> Self:
         self._keeping.start()
         self._thread.start()
         return self
+
+    def _run_child(self) -> None:
+        own_connection(self._child.using)
+        self._child.run()
 
     def stop(self, timeout: float | None = None) -> bool:
         """Stop gracefully: what runs may end within the grace period. Whether it has ended within ``timeout``."""

@@ -19,6 +19,7 @@ from ...encoding import check_queue_name, check_tags, check_text
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
 from ...models import Queue
+from ...services.pools import remove_pools
 from ...services.transactions import database, teach
 
 MOST_PORT = 65_535
@@ -53,6 +54,7 @@ class Command(BaseCommand):
 
             handlers.autodiscover()
             sys.exit(run_with_reload())
+        remove_pools()
         options = self._options(given)
         from ...worker.supervisor import Supervisor
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.utils import timezone, translation
 
 from django_jobqueue.handlers import CancelJob, FailForGood, JobContext, RetryLater, Snooze, job
@@ -101,6 +101,17 @@ def look_around() -> dict[str, Any]:
         "in_atomic_block": connection.in_atomic_block,
         "autocommit": connection.get_autocommit(),
     }
+
+
+@job(queue=FAULTS, name="look-at-pools")
+def look_at_pools() -> dict[str, Any]:
+    """By alias: whether its connections come from a pool."""
+    found = {}
+    for alias in connections:
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        found[alias] = connections[alias].pool is not None  # type: ignore[attr-defined]
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------ never return
