@@ -75,6 +75,7 @@ class Supervisor:
 
     def __init__(self, options: WorkerOptions) -> None:
         self.options, self.settings = options, get_settings()
+        self._pid = os.getpid()
         count = options.concurrency + self.settings.ASYNC_CONCURRENCY
         self._slots = [Slots(count) for _ in range(options.processes)]  # shared with the keeper too: so made first
         self._keeping = Slots(0)  # when the keeper's loop last came round
@@ -93,6 +94,9 @@ class Supervisor:
         self._progress = Progress(options) if options.drain else None
         self._health = health.open_port(options.health_port) if options.health_port else None
         self._keeper_at = 0.0  # when it may be started
+        # Each process leads a process group, so that what its handlers started can be ended with it. Not in a terminal:
+        # only one group may read from the keyboard, and a handler with a breakpoint() must be in that group.
+        self._has_groups = not os.isatty(0)
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -206,16 +210,19 @@ class Supervisor:
         queues = list(self.options.queues) or sorted(handlers.served(handlers.all_handlers()))
         return (child.number, child.incarnation, child.name, child.pid, queues, bool(child.slots.renewed))
 
-    def _fork(self, work: Callable[[], int]) -> int:
-        parent = os.getpid()
+    def _fork(self, work: Callable[[], int], *, outlives: bool = False) -> int:
+        """Start a process that does this work, and ends with us unless it ``outlives`` us for a moment."""
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid:
+            self._lead_group(pid)  # both sides do, because either may be the first to rely on it
             return pid
         code = 1
         try:
-            _die_with(parent)
+            self._lead_group(0)
+            if not outlives:
+                _die_with(self._pid)
             signal.set_wakeup_fd(-1)
             os.close(self._wakeup_r)
             os.close(self._wakeup_w)
@@ -233,6 +240,11 @@ class Supervisor:
         finally:
             logging.shutdown()
             os._exit(code)
+
+    def _lead_group(self, pid: int) -> None:
+        if self._has_groups:
+            with suppress(OSError):  # it has done so itself, or is gone
+                os.setpgid(pid, pid)
 
     def _be_child(self, name: str, incarnation: UUID, slots: Slots, control_r: int, control_w: int) -> int:
         os.close(control_w)
@@ -266,6 +278,7 @@ class Supervisor:
 
     def _child_ended(self, child: Offspring, status: int) -> None:
         del self._children[child.pid]
+        _kill_group(child.pid)  # before others are given its jobs
         os.close(child.control)
         death = self._death_of(child, os.waitstatus_to_exitcode(status))
         self._unburied[child.incarnation] = death
@@ -340,7 +353,7 @@ class Supervisor:
         ours, theirs = Pipe()
         self._keeper = ours
         self._keeping.turned = self._keeper_at = time.monotonic()
-        self._keeper_pid = self._fork(lambda: self._be_keeper(ours, theirs))
+        self._keeper_pid = self._fork(lambda: self._be_keeper(ours, theirs), outlives=True)
         theirs.close()
         for child in self._children.values():
             self._send("add", self._kept(child))
@@ -356,10 +369,16 @@ class Supervisor:
             buried=lambda incarnation: theirs.send(("buried", incarnation)),
             turned=lambda: setattr(self._keeping, "turned", time.monotonic()),
         )
-        threading.Thread(target=_follow, args=(theirs, keeper, self._slots), daemon=True).start()
+        groups: dict[UUID, int] = {}
+        follow = (theirs, keeper, self._slots, groups)
+        threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
         if self._health is not None:
             health.serve(keeper, self._health)
-        keeper.run()
+        try:
+            keeper.run()
+        finally:
+            if os.getppid() != self._pid:  # it may have noticed before the thread that follows
+                _kill_groups(groups)
         return 0
 
     def _send(self, word: str, content: Any) -> None:
@@ -411,26 +430,46 @@ def _obey(control: int, child: Child) -> None:
             os._exit(1)
 
 
-def _follow(pipe: Connection, keeper: Keeper, slots: list[Slots]) -> None:
-    """In the keeper: hear of children; when the supervisor is gone, be gone too."""
-    while True:
-        try:
+def _follow(pipe: Connection, keeper: Keeper, slots: list[Slots], groups: dict[UUID, int]) -> None:
+    """In the keeper: hear of children; when the supervisor is gone, end what their handlers started, and leave."""
+    try:
+        while True:
             word, content = pipe.recv()
-        except (EOFError, OSError):
-            os._exit(EXIT_GRACE)
-        if word == "add":
-            number, incarnation, name, pid, queues, registered = content
-            keeper.add(Kept(incarnation, name, pid, slots[number], queues, registered))
-        elif word == "bury":
-            keeper.bury(content)
-        elif word == "finish":
-            keeper.finish()
+            if word == "add":
+                number, incarnation, name, pid, queues, registered = content
+                groups[incarnation] = pid
+                keeper.add(Kept(incarnation, name, pid, slots[number], queues, registered))
+            elif word == "bury":
+                groups.pop(content.incarnation, None)
+                keeper.bury(content)
+            elif word == "finish":
+                keeper.finish()
+    except (EOFError, OSError):
+        _kill_groups(groups)
+    except Exception:
+        logger.exception("the housekeeping process cannot understand its supervisor")
+    finally:  # whatever happened: a keeper that hears nothing would say for ever that dead children live
+        os._exit(EXIT_GRACE)
+
+
+def _kill_groups(groups: dict[UUID, int]) -> None:
+    for pid in list(groups.values()):
+        _kill_group(pid)
 
 
 def _signal(pid: int, number: int) -> None:
     if pid:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _kill_group(pid: int) -> None:
+    """End what a child's handlers started and is in its group; what took a session of its own is not.
+
+    In a terminal, where children lead no groups, there is none of that number.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 _PR_SET_PDEATHSIG = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
@@ -40,16 +41,16 @@ def start(queues: tuple[Queue, Queue], tmp_path: Path) -> Iterator[Start]:
     """``start("--processes", "2", EXPIRE_GRACE_SECONDS=1)``: a worker; its log is shown if the test fails."""
     runners: list[Runner] = []
 
-    def begin(*arguments: str, processes: int = 1, wait: bool = True, **settings: Any) -> Runner:
+    def begin(*arguments: str, processes: int = 1, wait: bool = True, stdin: int = DEVNULL, **settings: Any) -> Runner:
         given = ("--processes", str(processes), *arguments)
-        runner = Runner(tmp_path, *given, settings=settings, number=len(runners) + 1)
+        runner = Runner(tmp_path, *given, settings=settings, number=len(runners) + 1, stdin=stdin)
         runners.append(runner)
         return runner.ready(processes) if wait else runner
 
     yield begin
     for runner in runners:
         if runner.process.poll() is None:
-            runner.kill_group(signal.SIGCONT)
+            runner.kill_all(signal.SIGCONT)
         runner.close()
         print(f"--- log of {runner.name} (exit code {runner.process.returncode})\n{runner.log[-8000:]}")
 

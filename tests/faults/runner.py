@@ -59,9 +59,11 @@ def is_alive(pid: int) -> bool:
 
 
 class Runner:
-    """One worker in a process group of its own. Its log goes to a file."""
+    """One worker in a session of its own. Its log goes to a file."""
 
-    def __init__(self, folder: Path, *arguments: str, settings: dict[str, Any], number: int = 1) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, settings: dict[str, Any], number: int = 1, stdin: int = subprocess.DEVNULL
+    ) -> None:
         self.name = f"w{number}"
         self.log_path = folder / f"{self.name}.log"
         given = {**QUICK, **settings}
@@ -82,7 +84,7 @@ class Runner:
                 [sys.executable, "-m", "django", "runjobs", *arguments],
                 cwd=ROOT,
                 env=self.environment,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -134,9 +136,11 @@ class Runner:
     def tell(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
-    def kill_group(self, number: int = signal.SIGKILL) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+    def kill_all(self, number: int = signal.SIGKILL) -> None:
+        """All of its processes, and what they started: each leads a group of its own."""
+        for group in (self.pid, *children_of(self.pid)):
+            with suppress(ProcessLookupError):
+                os.killpg(group, number)
 
     def ended(self, seconds: float = PATIENCE) -> int:
         """Wait for its end, and return the exit code."""
@@ -152,8 +156,8 @@ class Runner:
     def close(self) -> None:
         """Whatever happened: nothing of it is left."""
         family = {self.pid, *children_of(self.pid)}
-        self.kill_group(signal.SIGCONT)
-        self.kill_group(signal.SIGKILL)
+        self.kill_all(signal.SIGCONT)
+        self.kill_all(signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
         until(lambda: not any(is_alive(pid) for pid in family), "all processes of the worker are gone", 10)

@@ -122,7 +122,7 @@ def test_when_all_of_a_worker_is_killed_another_takes_over(start, history, gates
     start()
 
     history.killed[history.runs(job)[0].pid] = began = time.monotonic()
-    first.kill_group()
+    first.kill_all()
     runs(history, job, times=2)
     took = time.monotonic() - began
     gates.open("go")
@@ -190,13 +190,13 @@ def test_a_frozen_worker_loses_its_job_and_its_work_is_rolled_back(start, histor
     zombie = start()
     job = send("atomic-work", {"gate": "go"})
     until(lambda: effects(history), "the effect")
-    zombie.kill_group(signal.SIGSTOP)
+    zombie.kill_all(signal.SIGSTOP)
     start()
     runs(history, job, times=2)  # after WORKER_LOST_SECONDS
 
     gates.open("go")
     done = ends(job, JobState.COMPLETED)
-    zombie.kill_group(signal.SIGCONT)
+    zombie.kill_all(signal.SIGCONT)
 
     pid = history.runs(job)[0].pid
     until(lambda: not is_alive(pid) or [run for run in history.runs(job) if run.pid == pid and run.ended], "it goes on")
@@ -211,7 +211,7 @@ def test_the_result_of_a_frozen_child_is_refused(start, history, gates):  # row 
     job = send("work", {"gate": "go"})
     runs(history, job)
     pid = history.runs(job)[0].pid
-    zombie.kill_group(signal.SIGSTOP)
+    zombie.kill_all(signal.SIGSTOP)
     start()
     runs(history, job, times=2)
 
@@ -222,7 +222,7 @@ def test_the_result_of_a_frozen_child_is_refused(start, history, gates):  # row 
     until(lambda: zombie.says("a claim was lost"), "the zombie is told")
     now = reread(job)
     assert (now.state, now.attempt, now.finalized_at) == (JobState.COMPLETED, 2, done.finalized_at)
-    zombie.kill_group(signal.SIGCONT)
+    zombie.kill_all(signal.SIGCONT)
 
 
 def test_a_child_that_is_frozen_alone_is_replaced_and_its_job_not_charged(start, history, gates):  # row 6

@@ -130,7 +130,7 @@ def test_the_whole_group_may_be_told(start, history, gates):  # row 5: a termina
     job = send("work", {"gate": "go"})
     runs(history, job)
 
-    worker.kill_group(signal.SIGINT)
+    worker.kill_all(signal.SIGINT)
     until(lambda: worker.says("stopping"), "it has heard")
     gates.open("go")
 
@@ -238,7 +238,7 @@ def test_two_workers_of_one_name_both_run_and_are_told_apart(start, history, gat
     for job in jobs:
         runs(history, job)
 
-    first.kill_group()
+    first.kill_all()
     first.process.wait()
     states = {JobState.ACTIVE, JobState.UNKNOWN_RETRY}
     until(lambda: {reread(job).state for job in jobs} == states, "one of them is taken back")
@@ -343,7 +343,7 @@ def test_ctrl_c_with_reload_lets_handlers_end(start, history, gates):  # row 5 r
     job = send("work", {"gate": "go"})
     runs(history, job)
 
-    runner.kill_group(signal.SIGINT)  # what a terminal does
+    os.killpg(runner.pid, signal.SIGINT)  # what a terminal does
     until(lambda: runner.says("stopping"), "it has heard")
     gates.open("go")
 

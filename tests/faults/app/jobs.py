@@ -8,6 +8,7 @@ import faulthandler
 import locale
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,8 +19,8 @@ from django.db import connection, connections, transaction
 from django.utils import timezone, translation
 
 from django_jobqueue.handlers import CancelJob, FailForGood, JobContext, RetryLater, Snooze, job
-from tests.faults.history import note, recorded
-from tests.faults.runner import FOLDER
+from tests.faults.history import VARIABLE, History, note, recorded
+from tests.faults.runner import FOLDER, is_alive
 
 FAULTS, LANES = "faults", "lanes"
 
@@ -101,6 +102,16 @@ def look_around() -> dict[str, Any]:
         "in_atomic_block": connection.in_atomic_block,
         "autocommit": connection.get_autocommit(),
     }
+
+
+@job(queue=FAULTS, name="run-program", takes_context=True)
+def run_program(context: JobContext, new_session: bool = False) -> None:
+    """Says which programs of earlier attempts still run when this one begins."""
+    with recorded(context.job):
+        earlier = [line["program"] for line in History(Path(os.environ[VARIABLE])).lines() if "program" in line]
+        program = subprocess.Popen(["sleep", "600"], start_new_session=new_session)
+        note(context.job, "program", program=program.pid, left=[pid for pid in earlier if is_alive(pid)])
+        program.wait()
 
 
 @job(queue=FAULTS, name="look-at-pools")
