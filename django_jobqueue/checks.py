@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from math import ceil
+from typing import Any, NamedTuple
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import ProgrammingError, connections, router, transaction
 from django.utils.module_loading import import_string
 
-from . import carrying, conf
+from . import carrying, conf, timings
 from .cron import check_timezone
 from .encoding import check_queue_name
 from .exceptions import InvalidOption, JobQueueError
@@ -34,25 +35,50 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     )
 
 
-# Each must be longer than the one before it: else jobs are taken from a worker that still works on them.
-_IN_ORDER = (
-    ("WORKER_HEARTBEAT_SECONDS", "WORKER_FENCE_SECONDS"),
-    ("WORKER_FENCE_SECONDS", "WORKER_UNLOCKED_SECONDS"),
-    ("WORKER_UNLOCKED_SECONDS", "WORKER_LOST_SECONDS"),
-    ("EXPIRE_GRACE_SECONDS", "STOP_GRACE_SECONDS"),
-)
+class _Room(NamedTuple):
+    """One time of workers must be at least so many ``times`` another, and so many ``seconds`` more."""
+
+    longer: str
+    shorter: str
+    times: int
+    seconds: float
+    otherwise: str
+
+
+_OVERLAP = "Otherwise another worker may begin a job while its handler still runs."
+_ROOM = (
+    _Room(
+        "WORKER_FENCE_SECONDS", "WORKER_HEARTBEAT_SECONDS", timings.HEARTBEATS_PER_FENCE, 0.0,
+        "Otherwise a worker that is well ends its own handlers when one heartbeat is late.",
+    ),
+    _Room("WORKER_UNLOCKED_SECONDS", "WORKER_FENCE_SECONDS", 1, timings.FENCE_KILL_SECONDS, _OVERLAP),
+    # No process is ended between these two: a lock that is gone must merely not mean more patience than one held.
+    _Room("WORKER_LOST_SECONDS", "WORKER_UNLOCKED_SECONDS", 1, 0.0, _OVERLAP),
+    _Room("STOP_GRACE_SECONDS", "EXPIRE_GRACE_SECONDS", 1, timings.EXPIRE_KILL_SECONDS, _OVERLAP),
+)  # fmt: skip
 
 
 def _timings() -> Found:
     settings = conf.get_settings()
-    for shorter, longer in _IN_ORDER:
-        less, more = getattr(settings, shorter), getattr(settings, longer)
-        if not less < more:
+    for room in _ROOM:
+        longer, shorter = getattr(settings, room.longer), getattr(settings, room.shorter)
+        least = round(room.times * shorter + room.seconds, 3)
+        if longer < least:
             yield _error(
                 "jobqueue.E015",
-                f"JOBQUEUE[{shorter!r}] ({less:g}) must be less than JOBQUEUE[{longer!r}] ({more:g}).",
-                "Otherwise another worker may take a job while its handler still runs.",
+                f"JOBQUEUE[{room.longer!r}] is {longer:g}; with JOBQUEUE[{room.shorter!r}] = {shorter:g} "
+                f"it must be at least {least:g}.",
+                f"{room.otherwise} {_remedy(room, longer, least)}",
             )
+
+
+def _remedy(room: _Room, longer: float, least: float) -> str:
+    """What to set, so that both settings can have that value."""
+    enough = ceil(least) if isinstance(conf.DEFAULTS[room.longer], int) else least
+    short_enough = round((longer - room.seconds) / room.times, 3)
+    if short_enough < conf.FIELDS[room.shorter].metadata["minimum"]:
+        return f"Set {room.longer} to {enough:g} or more."
+    return f"Set {room.longer} to {enough:g} or more, or {room.shorter} to {short_enough:g} or less."
 
 
 def _around() -> Found:

@@ -103,7 +103,12 @@ class Settings:
     POLL_SECONDS: float = _setting(1.0, "How often a worker looks for jobs nobody woke it for.", minimum=0.01)
     MONITOR_SECONDS: int = _setting(60, "How often overdue jobs and lost workers are looked for.", minimum=1)
     SCHEDULE_SECONDS: float = _setting(1.0, "How often due schedules are looked for.", minimum=0.01)
-    STOP_GRACE_SECONDS: int = _setting(30, "How long handlers may go on after a worker is told to stop.", minimum=0)
+    STOP_GRACE_SECONDS: int = _setting(
+        30,
+        "How long handlers may go on after a worker is told to stop. Also how long a job past its time is left to its "
+        "worker, while that is alive, before it is given to another.",
+        minimum=0,
+    )
     EXPIRE_GRACE_SECONDS: float = _setting(
         5.0, "How long a handler that used up its time may take to stop, before its process is replaced.", minimum=0.0
     )

@@ -216,10 +216,10 @@ def test_an_encoder_that_is_none_is_an_error(settings, path):
 @pytest.mark.parametrize(
     ("given", "told"),
     (
-        ({"WORKER_FENCE_SECONDS": 20.0}, "'WORKER_FENCE_SECONDS'] (20) must be less"),
-        ({"WORKER_UNLOCKED_SECONDS": 30.0}, "'WORKER_UNLOCKED_SECONDS'] (30) must be less"),
-        ({"WORKER_HEARTBEAT_SECONDS": 10.0}, "'WORKER_HEARTBEAT_SECONDS'] (10) must be less"),
-        ({"STOP_GRACE_SECONDS": 5}, "'EXPIRE_GRACE_SECONDS'] (5) must be less"),
+        ({"WORKER_FENCE_SECONDS": 12.5}, "UNLOCKED_SECONDS'] is 13; with JOBQUEUE['WORKER_FENCE_SECONDS'] = 12.5"),
+        ({"WORKER_UNLOCKED_SECONDS": 30.0}, "LOST_SECONDS'] is 27; with JOBQUEUE['WORKER_UNLOCKED_SECONDS'] = 30"),
+        ({"WORKER_HEARTBEAT_SECONDS": 5.5}, "FENCE_SECONDS'] is 10; with JOBQUEUE['WORKER_HEARTBEAT_SECONDS'] = 5.5"),
+        ({"STOP_GRACE_SECONDS": 6}, "STOP_GRACE_SECONDS'] is 6; with JOBQUEUE['EXPIRE_GRACE_SECONDS'] = 5 it must"),
     ),
 )
 def test_times_of_workers_that_contradict_each_other_are_an_error(settings, given, told):  # G2
@@ -229,6 +229,21 @@ def test_times_of_workers_that_contradict_each_other_are_an_error(settings, give
 
     assert error.id == "jobqueue.E015"
     assert told in error.msg
+
+
+def test_what_is_told_to_set_is_accepted(settings):  # fault 81
+    settings.JOBQUEUE = {"STOP_GRACE_SECONDS": 6, "EXPIRE_GRACE_SECONDS": 3.5}
+
+    [error] = of_settings()
+    assert "Set STOP_GRACE_SECONDS to 8 or more, or EXPIRE_GRACE_SECONDS to 2 or less." in error.hint
+
+    settings.JOBQUEUE = {"STOP_GRACE_SECONDS": 2}
+    [error] = of_settings()
+    assert error.hint.endswith("Set STOP_GRACE_SECONDS to 9 or more.")
+
+    for given in ({"STOP_GRACE_SECONDS": 8}, {"EXPIRE_GRACE_SECONDS": 2.0}):
+        settings.JOBQUEUE = {"STOP_GRACE_SECONDS": 6, "EXPIRE_GRACE_SECONDS": 3.5} | given
+        assert of_settings() == []
 
 
 def test_a_hook_that_cannot_be_imported_is_an_error(settings):

@@ -31,6 +31,7 @@ from .. import handlers
 from ..conf import get_settings
 from ..identifiers import uuid7
 from ..services.workers import Running
+from ..timings import KILL_AFTER_SECONDS, TICK_SECONDS
 from . import health, sessions
 from .child import EXIT_DONE, EXIT_GRACE, EXIT_OVERDUE, EXIT_REPLACE, Child
 from .keeper import Death, Keeper, Kept
@@ -40,8 +41,6 @@ from .slots import Slots
 
 logger = logging.getLogger("django_jobqueue.worker")
 
-TICK_SECONDS = 0.2
-KILL_AFTER_SECONDS = 2.0  # a child that should have ended itself is killed that much later
 HANG_SECONDS = 2 * sessions.STATEMENT_SECONDS  # longer than any statement of its loop may take
 DUMP_SECONDS = 0.1
 KEEPER_SECONDS = 1.0  # one that dies at once is not replaced more often than that

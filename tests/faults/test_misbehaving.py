@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from math import ceil
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from django.db import connection
 from django_jobqueue import services
 from django_jobqueue.models import Job
 from django_jobqueue.states import FailureReason, JobState
+from django_jobqueue.timings import EXPIRE_KILL_SECONDS
 from tests.past import reread
 from tests.waiting import until
 
@@ -88,6 +90,20 @@ def test_a_worker_whose_handler_holds_the_lock_is_not_given_up(start, history): 
     done = ends(job, JobState.EXPIRED, 20)
 
     assert (history.begun(job), done.attempt) == (1, 1)
+
+
+def test_the_process_of_a_handler_is_gone_before_the_next_attempt_begins(start, history):  # fault 81
+    """With the shortest grace that the check allows: other workers look for expired jobs all the time."""
+    edge = {"EXPIRE_GRACE_SECONDS": 1.0, "STOP_GRACE_SECONDS": ceil(1.0 + EXPIRE_KILL_SECONDS)}
+    for _ in range(2):
+        start(**edge)
+    job = send("hold-interpreter", expire_in_seconds=1, retry_limit=1, retry_delay=0)
+
+    done = ends(job, JobState.COMPLETED, 20)
+
+    assert (history.begun(job), done.attempt) == (2, 2)
+    assert [line["left"] for line in history.lines() if line["event"] == "begin"] == [[], []]
+    assert done.attempts[0]["outcome"] == FailureReason.EXPIRED
 
 
 def test_an_async_handler_that_takes_too_long_is_cancelled_alone(start, history):  # row 7

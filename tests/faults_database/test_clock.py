@@ -17,7 +17,7 @@ from .cluster import ALIAS, PATIENT
 from .runner import QUICK, Laboratory, until
 
 DAY = 86_400
-LENIENT = {**QUICK, "EXPIRE_GRACE_SECONDS": 4.0}
+LENIENT = {**QUICK, "EXPIRE_GRACE_SECONDS": 4.0, "STOP_GRACE_SECONDS": 8}
 DAYS = [DAY, -DAY]
 
 

@@ -151,6 +151,16 @@ def hold_gil(context: JobContext) -> None:
         ctypes.PyDLL(None).sleep(60)  # unlike CDLL, it keeps the interpreter's lock
 
 
+@job(queue=FAULTS, name="hold-interpreter", takes_context=True, expire_in_seconds=1)
+def hold_interpreter(context: JobContext) -> None:
+    """Only the first time; says which processes of earlier attempts still live when this one begins."""
+    lines = History(Path(os.environ[VARIABLE])).lines()
+    earlier = [line["pid"] for line in lines if line["event"] == "begin" and line["job"] == str(context.job.pk)]
+    with recorded(context.job, left=[pid for pid in earlier if is_alive(pid)]):
+        if not earlier:
+            ctypes.PyDLL(None).sleep(60)
+
+
 @job(queue=FAULTS, name="regex-bomb", takes_context=True, expire_in_seconds=1)
 def regex_bomb(context: JobContext) -> None:
     with recorded(context.job):
