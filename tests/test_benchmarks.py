@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import marks
+from tests.benchmarks import cost, marks, processor_time
 from tests.benchmarks.lab import Row
 from tests.benchmarks.peers.environments import CannotInstall, python_of
 from tests.benchmarks.peers.peer import OURS, PEERS, Peer
@@ -52,6 +52,21 @@ def test_the_benchmarks_of_groups_and_streams_run(tmp_path):
     for name in ("head", "fill", "round_robin", "stream"):
         assert any(one.startswith(name) for one in names), f"{name} is missing"
     assert done.returncode in (0, 1)  # bars may be missed here
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_costs_runs(tmp_path):
+    found = tmp_path / "bench.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "cost", f"--before={ROOT}", "--pairs=1", "--slices=1"]
+
+    done = subprocess.run(
+        [*command, "--workload=W5", f"--json={found}"], cwd=ROOT, env=_environment(), capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    ratios = json.loads(found.read_text())["W5"]["ratios"]
+    assert set(ratios) == {"server", "python", "total", "rate"}
+    assert 0.2 < ratios["total"]["median"] < 5
 
 
 def _environment() -> dict[str, str]:
@@ -116,3 +131,23 @@ def test_every_peer_has_a_module_and_a_bar_for_draining():
         assert (ROOT / f"{peer.module.replace('.', '/')}.py").exists()
         assert peer.drain_bar == (1.5 if peer.name == "pgqueuer" else 20)
     assert OURS.drain_bar is None
+
+
+def test_processor_time_includes_children_that_have_exited():
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    wait = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        parent.stdout.readline()  # type: ignore[union-attr]  # a pipe
+        used = processor_time.of_tree(parent.pid)
+        parent.communicate("\n")
+
+    assert used > 0.28  # the child's time is kept in hundredths of a second
+
+
+def test_the_ratio_of_a_comparison_is_the_median_with_its_interval():
+    ratio = cost.Ratio.of([0.98, 0.99, 1.0, 1.01, 1.5])
+
+    assert ratio.median == 1.0
+    assert 0.98 <= ratio.low < 1.0 < ratio.high <= 1.5

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.benchmarks import admin, flat, groups, snapshot, speed, streams, workers
+from tests.benchmarks import admin, cost, flat, groups, snapshot, speed, streams, workers
 from tests.benchmarks.lab import Row, report
 from tests.benchmarks.peers import suite as peers
 
@@ -18,10 +18,13 @@ SUITES = {
     "admin": admin.measure,
     "peers": peers.measure,
 }
+COMPARISONS = {"cost": cost.main}  # with options of their own, and not among those that run by default
 RUNS = 5
 
 
 def main() -> int:
+    if sys.argv[1:] and sys.argv[1] in COMPARISONS:
+        return COMPARISONS[sys.argv[1]](sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="all by default")
     parser.add_argument("--runs", type=int, help=f"interleaved runs, of which the median counts ({RUNS}; 1 if quick)")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -52,18 +52,30 @@ class Workers:
                 for command in commands
             ]
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that were started; they may have children."""
+        return [process.pid for process in self._processes]
+
     def wait_for_marks(self, jobs: int | None = None) -> None:
         """Until all jobs have run, or any so many."""
         wanted = len(self.marks) if jobs is None else jobs
+        self._wait(wanted, lambda: self._has(wanted), 0.005 if wanted == len(self.marks) else 0.05)
+
+    def wait_for_first(self, jobs: int) -> None:
+        """Until every job with a number below this has run."""
+        self._wait(jobs, lambda: (missing := self.marks.first_missing()) is None or missing >= jobs, 0.005)
+
+    def _wait(self, wanted: int, is_done: Callable[[], bool], pause: float) -> None:
         seen, since = -1, time.monotonic()
-        while not self._has(wanted):
+        while not is_done():
             if time.monotonic() - since > 5 and (count := self.marks.count()) != seen:
                 seen, since = count, time.monotonic()
             if time.monotonic() - since > STALLED:
                 raise WorkerFailed(f"{self.marks.count():,} of {wanted:,} jobs ran, and no more.{self.tail()}")
-            if not any(process.poll() is None for process in self._processes) and not self._has(wanted):
+            if not any(process.poll() is None for process in self._processes) and not is_done():
                 raise WorkerFailed(f"it ended after {self.marks.count():,} of {wanted:,} jobs.{self.tail()}")
-            time.sleep(0.005 if wanted == len(self.marks) else 0.05)
+            time.sleep(pause)
 
     def wait_until_done(self, dsn: str, unfinished: str) -> int:
         """Until all jobs have run and the database says that they are finished; the moment at which it did.
@@ -72,12 +84,16 @@ class Workers:
         """
         with psycopg.connect(dsn, autocommit=True) as connection:
             self.wait_for_marks()
-            since = time.monotonic()
-            while connection.execute(unfinished).fetchone() is not None:
-                if time.monotonic() - since > STALLED:
-                    raise WorkerFailed(f"all jobs ran, but some were not finished.{self.tail()}")
-                time.sleep(0.002)
-            return time.time_ns()
+            return self.wait_until_finished(connection, unfinished)
+
+    def wait_until_finished(self, connection: psycopg.Connection[Any], unfinished: str) -> int:
+        """Until the database says that the jobs which ran are finished; the moment at which it did."""
+        since = time.monotonic()
+        while connection.execute(unfinished).fetchone() is not None:
+            if time.monotonic() - since > STALLED:
+                raise WorkerFailed(f"all jobs ran, but some were not finished.{self.tail()}")
+            time.sleep(0.002)
+        return time.time_ns()
 
     def _has(self, wanted: int) -> bool:
         if wanted < len(self.marks):
