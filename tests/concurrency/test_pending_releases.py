@@ -62,6 +62,7 @@ def lane(queue: Queue, key: str = "a", **options: Any) -> Lane:
     """The waiting jobs are held for their lane, as after a bulk send or a fetch that found them."""
     [job] = running(queue, key, **options)
     next, _ = services.send_many(queue.name, [{"singleton_key": key}] * 2)
+    assert next is not None
     fetched(queue)
     assert Job.objects.filter(queue=queue, singleton_key=key, hold="lane").count() == 2
     return Lane(queue, job, next)

@@ -66,6 +66,11 @@ def atomic_work(context: JobContext, gate: str = "") -> None:
             wait_for(gate)
 
 
+@job(queue=LANES, name="lane-atomic", takes_context=True, atomic=True)
+def lane_atomic(context: JobContext, gate: str = "") -> None:
+    atomic_work.function(context, gate)
+
+
 @job(queue=FAULTS, name="plain-effect", takes_context=True)
 def plain_effect(context: JobContext) -> None:
     with recorded(context.job):
