@@ -69,6 +69,22 @@ def test_the_benchmark_of_costs_runs(tmp_path):
     assert 0.2 < ratios["total"]["median"] < 5
 
 
+@pytest.mark.slow
+def test_the_benchmark_of_locks_runs(tmp_path):
+    found = tmp_path / "bench.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "locked", "--seconds=1", "--scene", "batch", "fetch"]
+
+    done = subprocess.run(
+        [*command, "--lock", "one row", f"--json={found}"], cwd=ROOT, env=_environment(), capture_output=True, text=True
+    )
+
+    assert found.exists(), done.stderr
+    outcomes = json.loads(found.read_text())
+    assert [outcome["lock"] for outcome in outcomes] == ["one row"] * 2
+    assert not any(outcome["stranded"] for outcome in outcomes)
+    assert done.returncode in (0, 1)  # bars may be missed here
+
+
 def _environment() -> dict[str, str]:
     """Without the server and the settings of the tests: a benchmark has a server of its own."""
     ours = ("PG", "JOBQUEUE_TEST", "DJANGO_SETTINGS")

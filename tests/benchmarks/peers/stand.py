@@ -118,8 +118,12 @@ class Workers:
                 process.kill()
                 process.wait()
 
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
     def tail(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()[-15:]
+        lines = self.log.splitlines()[-15:]
         return "\n" + "\n".join(lines) if lines else ""
 
 
