@@ -112,6 +112,10 @@ class Server:
         self.stop(mode)
         self.start()
 
+    def run(self, program: str, *arguments: str) -> None:
+        """Run one of this version's programs as the user that owns the server's files."""
+        _check([self.program(program), *arguments], self.folder)
+
     def is_running(self) -> bool:
         command = [self.program("pg_ctl"), "status", f"--pgdata={self.data}"]
         return _run(command, self.folder)[0] == 0

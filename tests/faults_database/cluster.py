@@ -6,7 +6,7 @@ import copy
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from django.core.management import call_command
@@ -19,6 +19,9 @@ from tests.settings import address
 ALIAS = "faults"
 OPTIONS = "sslmode=disable&gssencmode=disable"  # so that proxies can read along
 PATIENT: dict[str, Any] = {"retry_limit": 50, "retry_delay": 0, "retry_backoff": False}
+
+
+ClusterType = TypeVar("ClusterType", bound="Cluster")
 
 
 class Cluster:
@@ -85,17 +88,24 @@ class Cluster:
 
 
 @contextmanager
-def started(*, fsync: bool = False, version: int | None = None, settings: Settings | None = None) -> Iterator[Cluster]:
-    with throwaway(version, fsync=fsync, settings={"max_connections": 100, **(settings or {})}) as server:
-        cluster = Cluster(server)
+def prepared(cluster: ClusterType) -> Iterator[ClusterType]:
+    """Migrate the cluster's database and let this process use it as ``ALIAS``."""
+    try:
         cluster.prepare()
-        try:
-            yield cluster
-        finally:
-            cluster.close()
+        yield cluster
+    finally:
+        cluster.close()
+        if ALIAS in connections.settings:
             connections[ALIAS].close()
             del connections[ALIAS]
             del connections.settings[ALIAS]
+
+
+@contextmanager
+def started(*, fsync: bool = False, version: int | None = None, settings: Settings | None = None) -> Iterator[Cluster]:
+    chosen = {"max_connections": 100, **(settings or {})}
+    with throwaway(version, fsync=fsync, settings=chosen) as server, prepared(Cluster(server)) as cluster:
+        yield cluster
 
 
 def has_program(name: str) -> bool:

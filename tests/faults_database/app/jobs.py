@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import datetime
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 from django.db import connection
 
 from django_jobqueue.handlers import JobContext, RetryLater, job
+from django_jobqueue.signals import job_finished
 
 from ..history import write
+from ..tracked import follow, note_recorded
 
 Context = JobContext
 
@@ -61,3 +64,23 @@ def later(context: Context, n: int, at: str = "") -> None:
 async def reply(context: Context, n: int) -> Any:
     _write("began", context, n)
     _write("ended", context, n)
+
+
+# Of these the database can name the run that counted: see tracked.py. They do not look at ``context.cancelled``, like
+# most handlers.
+
+
+@job(queue="orders", name="tracked", takes_context=True)
+def tracked(context: Context, n: int, seconds: float) -> dict[str, str]:
+    return follow(context, n, seconds)
+
+
+@job(queue="ledger", name="tracked_atomic", takes_context=True, atomic=True)
+def tracked_atomic(context: Context, n: int, seconds: float) -> dict[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO effect VALUES (%s, %s)", [context.job.pk, n])
+    return follow(context, n, seconds)
+
+
+if os.environ.get("FAULTS_NOTE_RECORDED"):
+    job_finished.connect(note_recorded, dispatch_uid="faults_note_recorded")

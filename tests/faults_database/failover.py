@@ -1,0 +1,204 @@
+"""Two workers and two senders under steady load, while their server fails over."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from django.db import Error, connections
+
+from django_jobqueue import services
+from django_jobqueue.exceptions import DuplicateJob
+from tests.waiting import until
+
+from .cluster import ALIAS, PATIENT, Cluster
+from .runner import Laboratory, WorkerProcess
+from .tracked import Findings, after, read_rows, read_runs
+
+# Shorter than the defaults and in the same proportions; handlers outlive a promotion, which takes less than a second.
+TIMINGS = {
+    "WORKER_HEARTBEAT_SECONDS": 0.5,
+    "WORKER_FENCE_SECONDS": 4.0,
+    "WORKER_UNLOCKED_SECONDS": 6.0,
+    "WORKER_LOST_SECONDS": 10.0,
+    "POLL_SECONDS": 0.25,
+    "EXPIRE_GRACE_SECONDS": 1.0,
+    "STOP_GRACE_SECONDS": 5,
+}
+HANDLERS = {"orders": "tracked", "ledger": "tracked_atomic"}
+KEYS = {"orders": 16, "ledger": 8}
+SECONDS = (0.2, 1.5)  # that a handler takes
+BACK = "database is back"
+
+
+class Sender(threading.Thread):
+    """Sends jobs of one queue, each key's numbered in their order, until told to stop.
+
+    A send whose answer was lost is sent again with the same id, as a careful sender does: so no later job of its key
+    is sent before it is known to be stored.
+    """
+
+    def __init__(self, queue: str, chance: random.Random) -> None:
+        super().__init__(name=f"sender-{queue}", daemon=True)
+        self.queue, self.chance = queue, chance
+        self.acknowledged: dict[str, float] = {}  # job → when its send was
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            for n in itertools.count():
+                for key in range(KEYS[self.queue]):
+                    if self._stopping.wait(self._pause(n)):
+                        return
+                    self._send(f"{self.queue}-{key}", n)
+        finally:
+            connections[ALIAS].close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(30)
+        assert not self.is_alive(), "a sender does not stop"
+
+    def _pause(self, n: int) -> float:
+        """A backlog of four jobs per key at first, then about one per second."""
+        return 0.0 if n < 4 else 1.0 / KEYS[self.queue]
+
+    def _send(self, key: str, n: int) -> None:
+        id, data = uuid4(), {"n": n, "seconds": round(self.chance.uniform(*SECONDS), 2)}
+        options: dict[str, Any] = {"name": HANDLERS[self.queue], "singleton_key": key, **PATIENT}
+        while not self._stopping.is_set():
+            try:
+                services.send(self.queue, data, id=id, using=ALIAS, **options)
+            except DuplicateJob:
+                pass  # the first try was stored, only its answer was lost
+            except Error:
+                connections[ALIAS].close()
+                self._stopping.wait(0.1)
+                continue
+            self.acknowledged[str(id)] = time.monotonic()
+            return
+
+
+class Load:
+    """The workers and senders of one run, and what they are found to have done."""
+
+    def __init__(self, cluster: Cluster, folder: Path, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.lab = Laboratory(cluster, folder)
+        self.senders = [Sender(queue, random.Random(chance.random())) for queue in HANDLERS]
+        self.families: dict[str, set[int]] = {}
+
+    def start(self) -> None:
+        for name in ("left", "right"):
+            self.lab.worker(name, settings=TIMINGS, env={"FAULTS_NOTE_RECORDED": "1"}, processes=2, wait=False)
+        until(self._are_registered, "both workers are registered", 30)
+        self.families = {worker.name: set(worker.family()) for worker in self.lab.workers}
+        for sender in self.senders:
+            sender.start()
+
+    def _are_registered(self) -> bool:
+        for worker in self.lab.workers:
+            assert worker.is_running(), worker.output.read_text()
+        return all(worker.rows() == 2 for worker in self.lab.workers)
+
+    def close(self) -> None:
+        for sender in self.senders:
+            if sender.is_alive():
+                sender.stop()
+        self.lab.close()
+
+    def run_for(self, seconds: float) -> None:
+        """Let work go on for a while; time is the subject here, nothing is waited for."""
+        time.sleep(seconds)
+
+    def wait_until_busy(self) -> None:
+        """Until most keys have ended a job, and so were handed over."""
+        enough = sum(KEYS.values()) * 2
+        until(lambda: sum(run.how == "ended" for run in self.runs()) >= enough, "work is going on", 30)
+
+    def wait_until_reconnected(self, lost: float) -> float:
+        """Wait until every process of the workers has found the database again; returns when the last one had.
+
+        ``lost``: when the server was killed.
+        """
+        moments = until(lambda: self._reconnected(lost), "all processes have found the database again", 30)
+        return max(moments)
+
+    def _reconnected(self, lost: float) -> list[float]:
+        moments: list[float] = []
+        for worker in self.lab.workers:
+            back = {line.pid: line.at for line in worker.lines() if line.at > lost and line.text.startswith(BACK)}
+            awaited = set(worker.family()) - {worker.process.pid}
+            awaited &= self.families[worker.name]  # a process that was replaced has not lost anything
+            if awaited - back.keys():
+                return []
+            moments += back.values()
+        return moments or [lost]
+
+    def finish(self) -> Findings:
+        """Stop the senders, wait until all jobs are completed, and compare the history with the database."""
+        for sender in self.senders:
+            sender.stop()
+        connections[ALIAS].close()
+        until(lambda: not self.cluster.unfinished(), "all jobs are completed", 40)
+        return Findings(self.runs(), read_rows(self.cluster))
+
+    def runs(self) -> list[Any]:
+        return read_runs(self.lab.history_file)
+
+    def sent(self) -> dict[str, float]:
+        return {job: at for sender in self.senders for job, at in sender.acknowledged.items()}
+
+    def effects_not_once(self) -> list[tuple[Any, ...]]:
+        """Completed jobs of atomic handlers whose work is not there exactly once."""
+        query = (
+            "SELECT j.id, count(e.job) FROM jobqueue_job j LEFT JOIN effect e ON e.job = j.id"
+            " WHERE j.queue_id = 'ledger' GROUP BY j.id HAVING count(e.job) <> 1"
+        )
+        return self.cluster.sql(query)
+
+
+@contextmanager
+def loaded(cluster: Cluster, folder: Path, seed: random.Random) -> Iterator[Load]:
+    load = Load(cluster, folder, seed)
+    try:
+        load.start()
+        yield load
+    finally:
+        load.close()
+        for worker in load.lab.workers:
+            _show(worker)
+
+
+def _show(worker: WorkerProcess) -> None:
+    """What it logged, for a test that failed."""
+    print(f"--- {worker.name}\n{worker.output.read_text()}")
+    for line in worker.lines()[-80:]:
+        print(f"{line.at:.2f} {line.pid} {line.text} {line.facts} {line.error}")
+
+
+def summary(findings: Findings, reconnected: float, sent: dict[str, float]) -> str:
+    """The figures of one run in one line."""
+    figures = {
+        "jobs": len(findings.rows),
+        "runs": len(findings.runs),
+        "repeated": findings.repeated(),
+        "sends lost": len(findings.lost(sent)),
+        "completions lost": len(findings.reopened()),
+        "stale accepted": len(findings.stale),
+        "claims run twice": len(findings.claims_run_twice),
+        "job overlaps": len(findings.job_overlaps),
+        "after reconnect": len(after(findings.job_overlaps, reconnected)),
+        "key overlaps": len(findings.key_overlaps),
+        "after reconnect ": len(after(findings.key_overlaps, reconnected)),
+        "out of order": len(findings.out_of_order),
+        "charged": len(findings.charged()),
+    }
+    return "FAILOVER " + ", ".join(f"{name} {number}" for name, number in figures.items())
