@@ -31,10 +31,13 @@ TIMINGS = {
     "POLL_SECONDS": 0.25,
     "EXPIRE_GRACE_SECONDS": 1.0,
     "STOP_GRACE_SECONDS": 5,
+    "HAND_OVER_LIMIT": 2,  # so that both hand-overs and fetches are among the claims that are lost
 }
 HANDLERS = {"orders": "tracked", "ledger": "tracked_atomic"}
-KEYS = {"orders": 16, "ledger": 8}
+KEYS = {"orders": 24, "ledger": 10}
+CONCURRENCY = 4  # times four processes: fewer handlers than keys, so that waiting jobs are fetched all the time
 SECONDS = (0.2, 1.5)  # that a handler takes
+DELAYED_SECONDS = 2.0  # so that those outlive a promotion
 BACK = "database is back"
 
 
@@ -67,8 +70,8 @@ class Sender(threading.Thread):
         assert not self.is_alive(), "a sender does not stop"
 
     def _pause(self, n: int) -> float:
-        """A backlog of four jobs per key at first, then about one per second."""
-        return 0.0 if n < 4 else 1.0 / KEYS[self.queue]
+        """A backlog of three jobs per key at first, then about one in two seconds."""
+        return 0.0 if n < 3 else 2.0 / KEYS[self.queue]
 
     def _send(self, key: str, n: int) -> None:
         id, data = uuid4(), {"n": n, "seconds": round(self.chance.uniform(*SECONDS), 2)}
@@ -94,10 +97,13 @@ class Load:
         self.lab = Laboratory(cluster, folder)
         self.senders = [Sender(queue, random.Random(chance.random())) for queue in HANDLERS]
         self.families: dict[str, set[int]] = {}
+        self._delayed: dict[str, float] = {}
 
     def start(self) -> None:
         for name in ("left", "right"):
-            self.lab.worker(name, settings=TIMINGS, env={"FAULTS_NOTE_RECORDED": "1"}, processes=2, wait=False)
+            flags = [f"--concurrency={CONCURRENCY}"]
+            env = {"FAULTS_NOTE_RECORDED": "1"}
+            self.lab.worker(name, *flags, settings=TIMINGS, env=env, processes=2, wait=False)
         until(self._are_registered, "both workers are registered", 30)
         self.families = {worker.name: set(worker.family()) for worker in self.lab.workers}
         for sender in self.senders:
@@ -107,6 +113,16 @@ class Load:
         for worker in self.lab.workers:
             assert worker.is_running(), worker.output.read_text()
         return all(worker.rows() == 2 for worker in self.lab.workers)
+
+    def send_delayed(self, delay: float, *, keys: int = 8) -> None:
+        """Jobs that are fetched as soon as they are due, each with one behind it in its key."""
+        for n, key in itertools.product(range(2), range(keys)):
+            queue = "orders" if key % 2 else "ledger"
+            options: dict[str, Any] = {"name": HANDLERS[queue], "singleton_key": f"delayed-{key}", **PATIENT}
+            data = {"n": n, "seconds": DELAYED_SECONDS}
+            job = services.send(queue, data, delay=delay, priority=1, using=ALIAS, **options)
+            assert job is not None
+            self._delayed[str(job.pk)] = time.monotonic()
 
     def close(self) -> None:
         for sender in self.senders:
@@ -119,8 +135,8 @@ class Load:
         time.sleep(seconds)
 
     def wait_until_busy(self) -> None:
-        """Until most keys have ended a job, and so were handed over."""
-        enough = sum(KEYS.values()) * 2
+        """Until jobs have ended, and so were handed over and fetched anew."""
+        enough = sum(KEYS.values())
         until(lambda: sum(run.how == "ended" for run in self.runs()) >= enough, "work is going on", 30)
 
     def wait_until_reconnected(self, lost: float) -> float:
@@ -154,7 +170,10 @@ class Load:
         return read_runs(self.lab.history_file)
 
     def sent(self) -> dict[str, float]:
-        return {job: at for sender in self.senders for job, at in sender.acknowledged.items()}
+        sent = dict(self._delayed)
+        for sender in self.senders:
+            sent |= sender.acknowledged
+        return sent
 
     def effects_not_once(self) -> list[tuple[Any, ...]]:
         """Completed jobs of atomic handlers whose work is not there exactly once."""

@@ -66,6 +66,7 @@ def test_a_standby_without_the_last_seconds_accepts_no_stale_result(
 ):  # G3 G19, faults 73
     with replicated(version=version) as cluster, loaded(cluster, tmp_path, seed) as load:
         load.wait_until_busy()
+        load.send_delayed(LAG_SECONDS * 0.75)  # the standby has the jobs, and will lack their claims
         kept = cluster.hold_back()
         load.run_for(LAG_SECONDS)
 
@@ -89,6 +90,9 @@ def test_a_crash_without_synchronous_commit_loses_no_claims_and_no_results(
         cluster.sql("ALTER ROLE postgres SET synchronous_commit = off")
         with loaded(cluster, tmp_path, seed) as load:
             load.wait_until_busy()
+            load.send_delayed(1.0)
+            cluster.sql("CHECKPOINT")  # sends are not promised: these are on disk, and what follows is not
+            load.run_for(1.5)
 
             lost = crash(cluster)
 
