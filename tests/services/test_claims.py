@@ -298,8 +298,8 @@ def test_of_a_dead_process_only_the_attempt_that_ran_is_charged(queue):  # fault
 
 
 @pytest.fixture
-def forgetful(request: pytest.FixtureRequest, transactional_db):
-    """A session whose commits do not wait for the disk, unless they say so; and what the setting was at each commit."""
+def forgetful(transactional_db):
+    """A session whose commits do not wait for the disk, unless they say so."""
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit = off")
     yield
@@ -318,7 +318,7 @@ def setting() -> str:
 def test_a_claim_or_result_inside_a_callers_transaction_is_durable(forgetful, policy, verb):  # faults 74
     queue = services.create_queue("durable", policy=policy)
     sent(queue, singleton_key="a")
-    job = None if verb == "fetch" else services.fetch(queue.name)[0]
+    jobs = [] if verb == "fetch" else services.fetch(queue.name)
     assert setting() == "off"
 
     with transaction.atomic():
@@ -327,11 +327,11 @@ def test_a_claim_or_result_inside_a_callers_transaction_is_durable(forgetful, po
         if verb == "fetch":
             services.fetch(queue.name)
         elif verb == "fail":
-            services.fail(job, "oops")
+            services.fail(jobs[0], "oops")
         elif verb == "finish_many":
-            services.finish_many([(job, None)])
+            services.finish_many([(jobs[0], None)])
         else:
-            services.complete(job)
+            services.complete(jobs[0])
         assert setting() == "on"
     assert setting() == "off"
 
