@@ -92,18 +92,19 @@ class Sender(threading.Thread):
 class Load:
     """The workers and senders of one run, and what they are found to have done."""
 
-    def __init__(self, cluster: Cluster, folder: Path, chance: random.Random) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, chance: random.Random, *, right: int | None = None) -> None:
         self.cluster = cluster
+        self.ports = {"left": None, "right": right}  # where a worker connects, if not to the servers themselves
         self.lab = Laboratory(cluster, folder)
         self.senders = [Sender(queue, random.Random(chance.random())) for queue in HANDLERS]
         self.families: dict[str, set[int]] = {}
         self._delayed: dict[str, float] = {}
 
     def start(self) -> None:
-        for name in ("left", "right"):
+        for name, port in self.ports.items():
             flags = [f"--concurrency={CONCURRENCY}"]
             env = {"FAULTS_NOTE_RECORDED": "1"}
-            self.lab.worker(name, *flags, settings=TIMINGS, env=env, processes=2, wait=False)
+            self.lab.worker(name, *flags, port=port, settings=TIMINGS, env=env, processes=2, wait=False)
         until(self._are_registered, "both workers are registered", 30)
         self.families = {worker.name: set(worker.family()) for worker in self.lab.workers}
         for sender in self.senders:
@@ -114,12 +115,12 @@ class Load:
             assert worker.is_running(), worker.output.read_text()
         return all(worker.rows() == 2 for worker in self.lab.workers)
 
-    def send_delayed(self, delay: float, *, keys: int = 8) -> None:
+    def send_delayed(self, delay: float, *, seconds: float = DELAYED_SECONDS, keys: int = 8) -> None:
         """Jobs that are fetched as soon as they are due, each with one behind it in its key."""
         for n, key in itertools.product(range(2), range(keys)):
             queue = "orders" if key % 2 else "ledger"
             options: dict[str, Any] = {"name": HANDLERS[queue], "singleton_key": f"delayed-{key}", **PATIENT}
-            data = {"n": n, "seconds": DELAYED_SECONDS}
+            data = {"n": n, "seconds": seconds}
             job = services.send(queue, data, delay=delay, priority=1, using=ALIAS, **options)
             assert job is not None
             self._delayed[str(job.pk)] = time.monotonic()
@@ -185,8 +186,9 @@ class Load:
 
 
 @contextmanager
-def loaded(cluster: Cluster, folder: Path, seed: random.Random) -> Iterator[Load]:
-    load = Load(cluster, folder, seed)
+def loaded(cluster: Cluster, folder: Path, seed: random.Random, *, right: int | None = None) -> Iterator[Load]:
+    """``right``: the port at which the worker of that name connects."""
+    load = Load(cluster, folder, seed, right=right)
     try:
         load.start()
         yield load

@@ -14,11 +14,13 @@ import pytest
 
 from .cluster import Cluster, started
 from .failover import Load, loaded, summary
+from .proxy import Proxy
 from .standby import ReplicatedCluster, kill, replicated
 from .tracked import Findings, after
 
 RUNS = int(os.environ.get("FAILOVER_RUNS") or 1)
 LAG_SECONDS = 2.0
+LATE_SECONDS = 2.0  # less than WORKER_FENCE_SECONDS: a worker cut off for longer ends its handlers by itself
 
 pytestmark = [
     pytest.mark.parametrize("number", range(RUNS)),
@@ -79,6 +81,30 @@ def test_a_standby_without_the_last_seconds_accepts_no_stale_result(
         assert findings.reopened(), "results were lost, or this has shown nothing"
         assert not findings.lost(load.sent(), before=kept), "what the standby had is there"
         assert not findings.reopened(before=kept), "what the standby had is there"
+        check_work(load, findings, reconnected)
+
+
+def test_keys_wait_for_a_worker_that_notices_the_promotion_late(
+    number: int, tmp_path: Path, seed: random.Random
+):  # G19, faults 73
+    with (
+        replicated() as cluster,
+        Proxy(cluster.primary.port) as address,
+        loaded(cluster, tmp_path, seed, right=address.port) as load,
+    ):
+        load.wait_until_busy()
+        load.send_delayed(LAG_SECONDS * 0.75, seconds=LATE_SECONDS + 1.5)
+        cluster.hold_back()
+        load.run_for(LAG_SECONDS)
+
+        lost = cluster.fail_over()
+        load.run_for(LATE_SECONDS)  # handlers of lost claims go on in the worker that cannot know
+        address.target = cluster.standby.port
+
+        reconnected = load.wait_until_reconnected(lost)
+        load.run_for(1.0)
+        findings = load.finish()
+        print(summary(findings, reconnected, load.sent()))
         check_work(load, findings, reconnected)
 
 
