@@ -25,19 +25,18 @@ from .tracked import Findings, after, read_rows, read_runs
 # Shorter than the defaults and in the same proportions; handlers outlive a promotion, which takes less than a second.
 TIMINGS = {
     "WORKER_HEARTBEAT_SECONDS": 0.5,
-    "WORKER_FENCE_SECONDS": 4.0,
-    "WORKER_UNLOCKED_SECONDS": 6.0,
-    "WORKER_LOST_SECONDS": 10.0,
+    "WORKER_FENCE_SECONDS": 3.0,
+    "WORKER_UNLOCKED_SECONDS": 4.5,
+    "WORKER_LOST_SECONDS": 8.0,
     "POLL_SECONDS": 0.25,
     "EXPIRE_GRACE_SECONDS": 1.0,
     "STOP_GRACE_SECONDS": 5,
     "HAND_OVER_LIMIT": 2,  # so that both hand-overs and fetches are among the claims that are lost
 }
 HANDLERS = {"orders": "tracked", "ledger": "tracked_atomic"}
-KEYS = {"orders": 24, "ledger": 10}
+KEYS = {"orders": 20, "ledger": 8}
 CONCURRENCY = 4  # times four processes: fewer handlers than keys, so that waiting jobs are fetched all the time
 SECONDS = (0.2, 1.5)  # that a handler takes
-DELAYED_SECONDS = 2.0  # so that those outlive a promotion
 BACK = "database is back"
 
 
@@ -70,8 +69,8 @@ class Sender(threading.Thread):
         assert not self.is_alive(), "a sender does not stop"
 
     def _pause(self, n: int) -> float:
-        """A backlog of three jobs per key at first, then about one in two seconds."""
-        return 0.0 if n < 3 else 2.0 / KEYS[self.queue]
+        """A backlog of three jobs per key at first, then about one in three seconds."""
+        return 0.0 if n < 3 else 3.0 / KEYS[self.queue]
 
     def _send(self, key: str, n: int) -> None:
         id, data = uuid4(), {"n": n, "seconds": round(self.chance.uniform(*SECONDS), 2)}
@@ -115,12 +114,12 @@ class Load:
             assert worker.is_running(), worker.output.read_text()
         return all(worker.rows() == 2 for worker in self.lab.workers)
 
-    def send_delayed(self, delay: float, *, seconds: float = DELAYED_SECONDS, keys: int = 8) -> None:
-        """Jobs that are fetched as soon as they are due, each with one behind it in its key."""
+    def send_delayed(self, delay: float, seconds: float, *, keys: int = 8) -> None:
+        """Jobs of so many seconds that are fetched as soon as they are due, each with a short one behind it."""
         for n, key in itertools.product(range(2), range(keys)):
             queue = "orders" if key % 2 else "ledger"
             options: dict[str, Any] = {"name": HANDLERS[queue], "singleton_key": f"delayed-{key}", **PATIENT}
-            data = {"n": n, "seconds": seconds}
+            data = {"n": n, "seconds": seconds if n == 0 else 0.2}
             job = services.send(queue, data, delay=delay, priority=1, using=ALIAS, **options)
             assert job is not None
             self._delayed[str(job.pk)] = time.monotonic()
@@ -167,6 +166,12 @@ class Load:
         until(lambda: not self.cluster.unfinished(), "all jobs are completed", 40)
         return Findings(self.runs(), read_rows(self.cluster))
 
+    def slowest_to_resume(self, findings: Findings, since: float) -> float:
+        """How long after that moment the last of the children that ran handlers before it has begun another."""
+        children = {run.pid for run in findings.runs if run.began < since}
+        children &= {pid for family in self.families.values() for pid in family}
+        return max(findings.first_after(since, pid) - since for pid in children)
+
     def runs(self) -> list[Any]:
         return read_runs(self.lab.history_file)
 
@@ -205,21 +210,21 @@ def _show(worker: WorkerProcess) -> None:
         print(f"{line.at:.2f} {line.pid} {line.text} {line.facts} {line.error}")
 
 
-def summary(findings: Findings, reconnected: float, sent: dict[str, float]) -> str:
-    """The figures of one run in one line."""
+def summary(load: Load, findings: Findings, reconnected: float) -> str:
+    """The figures of one run in one line; of overlaps, how many were still going on after workers were back."""
+    job_overlaps, key_overlaps = findings.job_overlaps, findings.key_overlaps
     figures = {
         "jobs": len(findings.rows),
         "runs": len(findings.runs),
         "repeated": findings.repeated(),
-        "sends lost": len(findings.lost(sent)),
+        "sends lost": len(findings.lost(load.sent())),
         "completions lost": len(findings.reopened()),
         "stale accepted": len(findings.stale),
         "claims run twice": len(findings.claims_run_twice),
-        "job overlaps": len(findings.job_overlaps),
-        "after reconnect": len(after(findings.job_overlaps, reconnected)),
-        "key overlaps": len(findings.key_overlaps),
-        "after reconnect ": len(after(findings.key_overlaps, reconnected)),
+        "job overlaps": f"{len(job_overlaps)} ({len(after(job_overlaps, reconnected))} after)",
+        "key overlaps": f"{len(key_overlaps)} ({len(after(key_overlaps, reconnected))} after)",
         "out of order": len(findings.out_of_order),
         "charged": len(findings.charged()),
+        "resumed after": f"{load.slowest_to_resume(findings, reconnected):.1f} s",
     }
-    return "FAILOVER " + ", ".join(f"{name} {number}" for name, number in figures.items())
+    return "FAILOVER " + ", ".join(f"{name} {figure}" for name, figure in figures.items())

@@ -164,6 +164,10 @@ class Findings:
         counted = [run for run in runs if self.accepted.get(run.job) == run]
         return [(a, b) for a in counted for b in runs if b.n < a.n and b.began > a.began]
 
+    def first_after(self, moment: float, pid: int) -> float:
+        """When a process first began a run after that moment; infinite if it did not."""
+        return min((run.began for run in self.runs if run.pid == pid and run.began > moment), default=float("inf"))
+
     # What was acknowledged, and is gone ------------------------------------------------------------------------
 
     def reopened(self, before: float = float("inf")) -> list[Run]:
