@@ -186,7 +186,9 @@ def test_a_job_begins_alone_with_its_whole_time_in_the_database_too(suspects, qu
     held.set()
 
     after = ends(two).expire_at
-    assert before is not None and after is not None and after > before
+    assert before is not None
+    assert after is not None
+    assert after > before
     assert runs == [1, 2]
     ends(one)
 
