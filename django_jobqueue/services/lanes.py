@@ -122,6 +122,16 @@ def _release(using: str, lanes: Collection[Lane], leaves: Mapping[str, str] | No
     return locked
 
 
+def release_each(using: str, lanes: Collection[Lane]) -> None:
+    """Release lanes in transactions of their own, or in the caller's, a bounded number of keys at a time."""
+    for some in chunks(sorted(lanes), MOST_KEYS):
+        in_transaction(using, partial(_try_and_release, using, some))
+
+
+def _try_and_release(using: str, lanes: Collection[Lane]) -> None:
+    Locked(using, lanes, pauses=()).release(lanes)
+
+
 # ------------------------------------------------------------------------------------------------- pending releases
 
 
@@ -178,8 +188,7 @@ def _held_lanes(using: str, queue: str) -> set[Lane]:
 
 def release_held(using: str, queue: str) -> None:
     """Release every lane of this queue in which a job is held."""
-    if held := _held_lanes(using, queue):
-        in_transaction(using, partial(release_later, using, held))
+    release_each(using, _held_lanes(using, queue))
 
 
 def leaves_of(using: str, queues: Iterable[str]) -> dict[str, str]:

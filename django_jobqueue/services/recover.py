@@ -289,7 +289,7 @@ def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
     stranded = sorted(_stranded(using, bounds()))
     if stranded:
         logger.error("released stranded lanes", extra={"lanes": [tuple(lane) for lane in stranded]})
-        in_transaction(using, partial(lanes.release_later, using, stranded))
+        lanes.release_each(using, stranded)
     return stranded
 
 
