@@ -16,7 +16,7 @@ from django.db.models import F, Q
 from ..claims import Claim
 from ..encoding import check_text, clean_text
 from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
-from ..models import Job, Worker
+from ..models import Job, Maintenance, Worker
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
 from . import statements
@@ -264,12 +264,15 @@ def seconds_on_timeline(*, using: str) -> float:
     """How long ago a worker first saw that this server was promoted; infinite if that was never seen."""
     try:
         found = rows(using, _TIMELINE)
-        if found and not found[0][0]:
+        if not found:  # no maintenance has run yet
+            Maintenance.objects.using(using).bulk_create([Maintenance()], ignore_conflicts=True)
+            found = rows(using, _TIMELINE)
+        if not found[0][0]:
             execute(using, _SEE_TIMELINE, [found[0][2], found[0][2]])
             found = rows(using, _TIMELINE)
     except (ProgrammingError, NotSupportedError):  # not PostgreSQL itself, or a role that may not ask
         return math.inf
-    return math.inf if not found or found[0][1] is None else float(found[0][1])
+    return math.inf if found[0][1] is None else float(found[0][1])
 
 
 def clock(*, using: str) -> float:

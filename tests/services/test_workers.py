@@ -9,7 +9,7 @@ import pytest
 
 from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidOption
-from django_jobqueue.models import Job, Queue, Worker
+from django_jobqueue.models import Job, Maintenance, Queue, Worker
 from django_jobqueue.services import workers
 
 from ..past import ago
@@ -126,3 +126,16 @@ def test_a_lost_lock_counts_only_once_it_is_silent(queue, settings):  # G4
     assert gone(20) == {without.pk}
     assert gone(30) == {with_lock.pk, without.pk, unknown.pk}
     workers.drop_session_lock(with_lock.pk, using="default")
+
+
+@pytest.mark.django_db
+def test_a_promotion_is_first_seen_by_one_worker_and_then_known_to_all():  # faults 73
+    assert workers.seconds_on_timeline(using="default") == float("inf")  # the first one ever seen is no promotion
+    assert workers.seconds_on_timeline(using="default") == float("inf")
+
+    Maintenance.objects.update(timeline="FFFFFFFF")  # what the row has when a standby of that primary was promoted
+
+    first = workers.seconds_on_timeline(using="default")
+    assert 0 <= first <= workers.seconds_on_timeline(using="default") < 60
+    Maintenance.objects.update(timeline_at=ago(seconds=100))
+    assert workers.seconds_on_timeline(using="default") >= 100
