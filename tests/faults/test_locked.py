@@ -177,7 +177,7 @@ def test_a_cancelled_job_whose_worker_is_gone_opens_its_lane(start, history, gat
     worker = start("--concurrency", "2", CANCEL_GRACE_SECONDS=1)
     job, behind = cancelled(history)
 
-    worker.kill_group()
+    worker.kill_all()
     worker.ended()
     start("--concurrency", "2", CANCEL_GRACE_SECONDS=1)
 
