@@ -20,6 +20,7 @@ from ..services.lanes import MOST_KEYS
 from ..services.workers import give_back_unheld, load_whole, renew
 from ..signals import job_finished, job_started
 from ..states import FailureReason
+from ..timings import LATE_SECONDS
 from .ahead import Ahead
 from .endings import Failed, Result
 from .event_loop import Item
@@ -69,6 +70,7 @@ class Line:
         self._handlers: dict[tuple[str, str], Handler[..., Any]] = {}
         self._ahead = Ahead(child.using, child.wake)
         self._asked_of = ""  # the queue that is being fetched from
+        self._asked_at = 0.0  # and since when
         self._arrived: list[Job] = []  # what came from there and has not begun
         self._not_ahead_before = 0.0
         self._waits_since: tuple[int, float] | None = None  # how many had begun then, and when that was
@@ -198,7 +200,7 @@ class Line:
         except RuntimeError:
             self._not_ahead_before = now + AFTER_TROUBLE_SECONDS
             return False
-        self._asked_of = queue
+        self._asked_of, self._asked_at = queue, now
         return True
 
     def settle(self) -> None:
@@ -220,6 +222,8 @@ class Line:
         jobs, self._arrived = self._arrived, []
         if not jobs:
             return False
+        if now - self._asked_at > LATE_SECONDS:  # perhaps it waited while a suspect ran alone
+            jobs = self._renew(jobs)
         if self._asked_of in self._look_at:
             self._ask_for_more(now)
         self.take(jobs)

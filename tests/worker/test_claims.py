@@ -11,8 +11,12 @@ from django.db import connection
 
 from django_jobqueue import job, services
 from django_jobqueue.handlers import JobContext, JobExpired
+from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
 from django_jobqueue.worker import line
+from django_jobqueue.worker.child import Child
+from django_jobqueue.worker.options import WorkerOptions
+from django_jobqueue.worker.slots import Slots
 from tests.past import reread
 from tests.waiting import PATIENCE, until
 
@@ -215,3 +219,31 @@ def test_a_job_that_begins_late_has_its_whole_time(queue, run):  # design 4
     done = [ends(services.get_job(id)) for id in ids if id is not None]
 
     assert [(one.attempt, one.retry_count) for one in done] == [(1, 0), (1, 0)]
+
+
+def test_jobs_claimed_ahead_that_waited_are_verified_before_they_begin(queue, transactional_db):  # faults 76
+    """While a suspect runs alone nothing else begins, however long it takes."""
+
+    @job(queue=queue.name)
+    def plain() -> None:
+        pass
+
+    for _ in range(2):
+        plain.send()
+    options = WorkerOptions.build(queues=(queue.name,))
+    child = Child(options, "w", uuid7(), Slots(options.concurrency))
+    ours, lost = services.fetch(queue.name, 2, worker="w", incarnation=child.incarnation)
+    services.complete(lost.pk)
+    before = reread(ours).expire_at
+    child.line._arrived = [ours, lost]
+    child.held.update({one.id: one for one in (ours, lost)})
+    child.line._asked_at = time.monotonic() - 1
+
+    child.line._begin_arrived(time.monotonic())
+
+    assert [item[0] for item in child.executor.ready.get_nowait() or ()] == [ours]
+    assert child.executor.ready.empty()
+    after = reread(ours).expire_at
+    assert before is not None
+    assert after is not None
+    assert after > before
