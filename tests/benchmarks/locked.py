@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -82,7 +82,6 @@ class Outcome:
     beside_p99: float
     lane_seconds: float
     stranded: bool
-    latencies: list[float] = field(default_factory=list, repr=False)
 
     @property
     def ratios(self) -> tuple[float, float]:
@@ -127,26 +126,28 @@ def _database(scene: Scene) -> str:
 
 
 def _measure(scene: Scene, server: Server, locks: Sequence[str], seconds: float) -> list[Outcome]:
-    """One worker for all kinds of locks; what takes how long without one is measured before and after them."""
+    """One worker for all kinds of locks; each is compared with a measurement before it and one after it, without locks."""
     note(f"locked: {scene.title}")
     database = _database(scene)
     env = environment(server, database, **OURS.env)
     commands = [[sys.executable, "-m", *command] for command in scene.commands]
+    found = []
     with working(commands, env, ROOM) as workers:
         stage = Stage(scene, database, psycopg.conninfo.make_conninfo(server.dsn, dbname=database), workers)
         stage.warm_up()
-        beside, _ = stage.under((), seconds)
-        found = []
+        before, _ = stage.under((), seconds)
         for lock in locks:
-            before = stage.alarms()
-            latencies, lane_seconds = stage.under(LOCKS[lock], seconds)
-            found.append((lock, latencies, lane_seconds, stage.alarms() > before))
-        beside += stage.under((), seconds)[0]
-    none = statistics.median(beside), percentile(beside, 99)
-    return [
-        Outcome(scene.title, lock, statistics.median(took), percentile(took, 99), *none, lane, stranded, took)
-        for lock, took, lane, stranded in found
-    ]
+            alarms = stage.alarms()
+            took, lane_seconds = stage.under(LOCKS[lock], seconds)
+            stranded = stage.alarms() > alarms
+            after, _ = stage.under((), seconds)
+            found.append(Outcome(scene.title, lock, *_figures(took), *_figures(before + after), lane_seconds, stranded))
+            before = after
+    return found
+
+
+def _figures(times: list[float]) -> tuple[float, float]:
+    return statistics.median(times), percentile(times, 99)
 
 
 class Stage:
@@ -158,6 +159,7 @@ class Stage:
         self.scene, self.using, self.dsn, self.workers = scene, using, dsn, workers
         self._numbers = iter(range(ROOM))
         self._lanes = iter(range(ROOM))
+        self.released_at = 0  # when the last lock was given up, in nanoseconds
         services.create_fifo_queue(QUEUE, using=using)
         services.create_queue("plain", using=using)
         self.execute("CREATE TABLE bench_effect (n int NOT NULL)")
@@ -220,17 +222,17 @@ class Stage:
             early = [lane.key for lane in lanes if locks and self.ran(lane.number)]
             if early:
                 raise AssertionError(f"jobs of {early} ran although they were locked")
-        ended = time.time_ns()
         for lane in lanes:
             self.until(lambda lane=lane: self.ran(lane.number), f"lane {lane.key} went on")  # type: ignore[misc]
-        last = max((self.ran(lane.number) for lane in lanes), default=ended)
+        last = max((self.ran(lane.number) for lane in lanes), default=0)
+        lane_seconds = max(0.0, (last - self.released_at) / 1e9)
         self.until(self._is_drained, "all jobs were finished")
         name = next((name for name, kinds in LOCKS.items() if kinds == tuple(locks)), "no lock")
         note(
             f"  {name}: {len(took)} jobs of other keys, p50 {statistics.median(took):.1f} ms, "
-            f"p99 {percentile(took, 99):.1f} ms" + (f", lane after {(last - ended) / 1e9:.2f} s" if locks else "")
+            f"p99 {percentile(took, 99):.1f} ms" + (f", lane after {lane_seconds:.2f} s" if locks else "")
         )
-        return took, max(0.0, (last - ended) / 1e9)
+        return took, lane_seconds
 
     def _is_drained(self) -> bool:
         return not self.execute("SELECT 1 FROM jobqueue_job WHERE state IN ('created', 'active', 'retry') LIMIT 1")
@@ -247,6 +249,7 @@ class Stage:
                 hash = KEY_HASH.format(key="%s", queue="%s")
                 other.execute(f"SELECT pg_advisory_xact_lock({hash})", [lane.key, QUEUE])
             yield
+            self.released_at = time.time_ns()
             other.rollback()
 
     def _latencies(self, seconds: float) -> list[float]:
