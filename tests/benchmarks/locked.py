@@ -126,7 +126,7 @@ def _database(scene: Scene) -> str:
 
 
 def _measure(scene: Scene, server: Server, locks: Sequence[str], seconds: float) -> list[Outcome]:
-    """One worker for all kinds of locks; each is compared with a measurement before it and one after it, without locks."""
+    """One worker for all kinds of locks; each is compared with the time before it and the time after it."""
     note(f"locked: {scene.title}")
     database = _database(scene)
     env = environment(server, database, **OURS.env)

@@ -248,3 +248,23 @@ def test_a_send_works_in_a_transaction_that_is_managed_by_hand(queue):  # R191
         transaction.set_autocommit(True)
 
     assert set(Job.objects.values_list("pk", flat=True)) == {job.pk, *ids}
+
+
+@pytest.mark.parametrize("name", ("fifo_queue", "singleton_queue"))
+def test_a_release_that_stays_pending_wakes_no_worker(request, heard, name):  # row 78: else idle workers would not rest
+    queue = request.getfixturevalue(name)
+    services.send(queue.name, singleton_key="a")
+    [job] = services.fetch(queue.name)
+    [next_job] = services.send_many(queue.name, [{"singleton_key": "a"}])
+    services.fetch(queue.name)  # holds it
+    with other_connection() as other, other.transaction():
+        other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [next_job])
+        services.complete(job)
+        heard()
+
+        assert services.release_pending() == 0
+        assert services.fetch(queue.name) == []
+
+        assert heard() == []
+    assert services.release_pending() == 1
+    assert heard() == [queue.name]
