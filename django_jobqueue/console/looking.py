@@ -78,8 +78,8 @@ _TIMES = ("started_at", "assigned_at", "expire_at", "lease_until", "heartbeat_at
     "last_retry_at", "cancel_requested_at", "delete_at")  # fmt: skip
 _OPTIONS = ("retry_delay", "retry_delay_max", "retry_backoff", "expire_in_seconds", "heartbeat_seconds",
     "retention_seconds", "delete_after_seconds", "delete_failed_after_seconds")  # fmt: skip
-_MORE = ("seq", "position", "policy", "crashes", "incarnation", "progress", "progress_text", "note", "fingerprint",
-    "source_id", "source_queue", "source_key", "carried")  # fmt: skip
+_MORE = ("seq", "position", "policy", "crashes", "incarnation", "claim_number", "moved_xid", "progress",
+    "progress_text", "note", "fingerprint", "source_id", "source_queue", "source_key", "carried")  # fmt: skip
 
 
 def show(options: dict[str, Any], style: Style, using: str) -> Answer:

@@ -115,8 +115,11 @@ def _release(using: str, lanes: Collection[Lane], leaves: Mapping[str, str] | No
         statement = statements.RELEASE_LANES if policy == ORDERED else statements.RELEASE_RUNNING
         params = {"queue": queue, "policy": policy, "keys": text_array(sorted(keys))}
         waiting = claimed_rows(using, statements.at(leaves[queue], statement), params, by_name=policy == ORDERED)
-        locked.update(Lane(queue, policy, key) for key, is_locked in waiting if is_locked)
-        if waiting or policy != ORDERED:  # of those only held jobs are looked for, not those that can be fetched
+        left = {Lane(queue, policy, key) for key, is_locked in waiting if is_locked}
+        locked |= left
+        # Of lanes that are not ordered only held jobs are looked for, not those that can be fetched. A lane that is
+        # still locked wakes no worker, which would only try to release it again.
+        if len(left) < (len(waiting) if policy == ORDERED else len(keys)):
             woken.add(queue)
     wake(using, woken)
     return locked
