@@ -30,7 +30,7 @@ from ..policies import LANED, ORDERED
 from ..states import JobState
 from . import statements
 from .grouped import check_policy, fetch_grouped
-from .lanes import MOST_KEYS, release_pending, try_keys
+from .lanes import MOST_KEYS, release_pending_of, try_keys
 from .queues import named, no_queue
 from .recover import end_leases
 from .transactions import (
@@ -480,7 +480,7 @@ def _fetch_lanes(claimer: Claimer, limit: int) -> list[Job]:
         if judge.held and not judge.saw_all:
             continue  # what it saw is held now, so the next look begins behind that
         looks -= 1
-        if looks and release_pending(claimer.queue, using=claimer.using):
+        if looks and release_pending_of(claimer.queue, claimer.using):
             continue
         if not judge.refused or not looks:
             return []

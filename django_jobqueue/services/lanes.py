@@ -149,13 +149,16 @@ def release_later(using: str, lanes: Collection[Lane]) -> None:
     after_commit(using, partial(_release_pending, using, pending))
 
 
-def release_pending(queue: str | None = None, *, using: str | None = None) -> int:
-    """Release the lanes, of one queue or of all, that earlier transactions could not, and return how many.
+def release_pending(*, using: str | None = None) -> int:
+    """Release the lanes that earlier transactions could not, and return how many.
 
-    Never waits: what is still locked stays pending. The housekeeping process of a worker calls this every second, and a
-    fetch that finds nothing calls it for its queue.
+    Never waits: what is still locked stays pending. The housekeeping process of a worker calls this every second.
     """
-    using = database(using)
+    return release_pending_of(None, database(using))
+
+
+def release_pending_of(queue: str | None, using: str) -> int:
+    """The same for one queue: what a fetch calls that finds nothing."""
     return _release_pending(using, [id for (id,) in rows(using, statements.PENDING_IDS, [queue])])
 
 

@@ -334,7 +334,9 @@ ELSEWHERE = {
     "begin_operation", "advance_operation", "stop_operation", "resume_operation",  # test_many_jobs.py
     "create_schedule", "run_schedule", "send_due", "forget_old_runs",  # test_schedules.py
 }  # fmt: skip
-WITHOUT_ARGUMENTS = {"check_lanes", "current_snapshot", "expire", "warn_backlogs", "forget_staged", "close"}
+WITHOUT_ARGUMENTS = {
+    "check_lanes", "current_snapshot", "expire", "warn_backlogs", "forget_staged", "close", "release_pending",
+}  # fmt: skip
 
 
 def test_every_verb_has_its_tests_of_bad_input():
