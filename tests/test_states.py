@@ -22,6 +22,7 @@ from django_jobqueue.states import (
     RETRYING,
     RUNNING,
     SKIPPABLE,
+    FailureReason,
     JobState,
     leads_to,
 )
@@ -86,6 +87,7 @@ VERBS: dict[str, Callable[[Job], object]] = {
     "fail, retries left": lambda job: services.fail(limit(job, left=1).pk, "boom"),
     "fail, none left": lambda job: services.fail(limit(job, left=0).pk, "boom"),
     "fail, queue skips": fail_in_a_skipping_queue,
+    "late expiry, none left": lambda job: services.fail(limit(job, left=0).pk, "boom", reason=FailureReason.EXPIRED),
     "expire, retries left": lambda job: (limit(rewrite(job, expire_at=ago(hours=1)), left=1), services.expire()),
     "expire, none left": lambda job: (limit(rewrite(job, expire_at=ago(hours=1)), left=0), services.expire()),
     "cancel grace over": lambda job: (rewrite(job, cancel_requested_at=ago(hours=1)), services.expire()),
@@ -120,6 +122,7 @@ MOVES: dict[str, dict[JobState, JobState]] = {
     "fail, retries left": dict.fromkeys([S.ACTIVE, S.UNKNOWN_RETRY], S.RETRY),
     "fail, none left": dict.fromkeys([S.ACTIVE, S.UNKNOWN_RETRY], S.FAILED),
     "fail, queue skips": dict.fromkeys([S.ACTIVE, S.UNKNOWN_RETRY], S.STOPPED),
+    "late expiry, none left": dict.fromkeys([S.ACTIVE, S.UNKNOWN_RETRY], S.EXPIRED),
     "expire, retries left": {S.ACTIVE: S.RETRY},
     "expire, none left": {S.ACTIVE: S.EXPIRED},
     "cancel grace over": {S.CANCELLING: S.UNKNOWN_STOPPED},
