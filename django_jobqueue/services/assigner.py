@@ -224,7 +224,7 @@ class Assigner(threading.Thread):
 def _unended(held: list[Job], using: str) -> set[UUID]:
     """Those of these attempts that still take a place.
 
-    A cancelled one that may still run, because whoever acknowledged the cancellation did not know it, keeps its place.
+    A cancelled one keeps its place if it may still run: its cancellation was acknowledged without knowing the job.
     """
     queues = {job.queue_id for job in held}
     found = Job.objects.using(using).filter(queue__in=queues, pk__in=[job.id for job in held])
