@@ -149,14 +149,14 @@ class _Claimer:
 
 
 def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
-    leaf, params = leaf_of_job(some[0][0], using), completion_of(some)
+    leaf = leaf_of_job(some[0][0], using)
     answers: Rows = []
     if not joins(connections[using]):
-        here = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE), params)]
+        here = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE), completion_of(some, here=True))]
         found = none_if_locked(partial(at_once, using, here))
         answers = found[-1] if found else []
     if len(answers) < len(some):
-        answers += at_once(using, [(statements.at(leaf, statements.COMPLETE), params)])[0]
+        answers += at_once(using, [(statements.at(leaf, statements.COMPLETE), completion_of(some))])[0]
     if any(job.came_by_group for job, _ in some):
         wake(using, [some[0][0].queue_id])  # the next of their groups may go
     _sort_out(_account(some, answers, finished, using), finished, using)
@@ -224,7 +224,7 @@ def _complete_laned(
             release(using, {Lane(queue, policy, key) for key in others}, leaves={queue: leaf})
         return answers, ours, claimed
 
-    params = [queue, *completion_of(some), text_array(job.singleton_key for job, _ in some)]
+    params = [queue, *completion_of(some, here=here), text_array(job.singleton_key for job, _ in some)]
     if here:
         first = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE_LANED), params)]
         done = none_if_locked(partial(in_transaction, using, work, first))

@@ -287,14 +287,20 @@ def check_job(job: object) -> Job:
     return job
 
 
-def completion_of(some: Sequence[tuple[Job, str | None]]) -> list[Any]:
-    """Places, claims and outputs, as arrays: psycopg would take longer to write them than the server to read."""
+def completion_of(some: Sequence[tuple[Job, str | None]], *, here: bool = False) -> list[Any]:
+    """Places, claims and outputs, as arrays: psycopg would take longer to write them than the server to read.
+
+    For the statements that complete ``here``, where the claims put the rows, without attempts.
+    """
     places = ",".join([f'"{job.ctid}"' for job, _ in some])
     ids = ",".join([job.id.hex for job, _ in some])
-    attempts = ",".join([str(job.attempt) for job, _ in some])
     numbers = ",".join([str(job.held_number or "NULL") for job, _ in some])
-    outputs = [output for _, output in some]
-    return [f"{{{places}}}", f"{{{ids}}}", f"{{{attempts}}}", f"{{{numbers}}}", outputs if any(outputs) else []]
+    given = [output for _, output in some]
+    outputs = given if any(given) else []
+    if here:
+        return [f"{{{places}}}", f"{{{ids}}}", f"{{{numbers}}}", outputs]
+    attempts = ",".join([str(job.attempt) for job, _ in some])
+    return [f"{{{places}}}", f"{{{ids}}}", f"{{{attempts}}}", f"{{{numbers}}}", outputs]
 
 
 def _failing(using: str, failing: dict[UUID, Failing], jobs: list[Job]) -> Decision:

@@ -49,14 +49,13 @@ def copy(connection: psycopg.Connection, rows: list[tuple[object, ...]]) -> None
 
 def drain(dsn: str, batch: int, *, whole: bool = True) -> int:
     """The very statements of the verbs, or of a worker, so that what is measured is what those add to them."""
-    fetch, complete, id, attempt = _statements(whole)
+    fetch, complete, id = _statements(whole)
     done = 0
     with _connect(dsn) as connection:
         while rows := connection.execute(fetch, (batch, "raw", None, NUMBER, None)).fetchall():
             claims = (
                 _array([row[2] for row in rows]),
                 [row[id] for row in rows],
-                [row[attempt] for row in rows],
                 [NUMBER] * len(rows),
                 [None] * len(rows),
             )
@@ -67,7 +66,7 @@ def drain(dsn: str, batch: int, *, whole: bool = True) -> int:
 
 def effects(dsn: str, batch: int) -> int:
     """One job after another, each fetched, done and completed in one transaction; its work is one INSERT."""
-    fetch, complete, id, attempt = _statements(whole=False)
+    fetch, complete, id = _statements(whole=False)
     done = 0
     with _connect(dsn) as connection:
         while True:
@@ -76,7 +75,7 @@ def effects(dsn: str, batch: int) -> int:
                 if row is None:
                     return done
                 connection.execute("INSERT INTO bench_effect (n) VALUES (%s)", [done])
-                connection.execute(complete, (_array([row[2]]), [row[id]], [row[attempt]], [NUMBER], [None]))
+                connection.execute(complete, (_array([row[2]]), [row[id]], [NUMBER], [None]))
             done += 1
 
 
@@ -87,16 +86,15 @@ WORKS: dict[str, Callable[[str, int], int]] = {
 }
 
 
-def _statements(whole: bool) -> tuple[str, str, int, int]:
-    """The fetch, the completion, and where in a fetched row the claim is."""
+def _statements(whole: bool) -> tuple[str, str, int]:
+    """The fetch, the completion, and where in a fetched row the id is."""
     from django_jobqueue.partitions import DEFAULT
     from django_jobqueue.services import statements
 
     columns = statements.CLAIMED if whole else statements.NEEDED
     fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM, columns)
     fetch = fetch.format(candidates=f"picked AS MATERIALIZED ({PICK})")
-    id, attempt = (columns.index(name) + 3 for name in ("id", "attempt"))
-    return fetch, statements.at(DEFAULT, statements.COMPLETE_HERE), id, attempt
+    return fetch, statements.at(DEFAULT, statements.COMPLETE_HERE), columns.index("id") + 3
 
 
 def _array(places: list[str]) -> str:

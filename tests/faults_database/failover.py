@@ -167,10 +167,15 @@ class Load:
         return Findings(self.runs(), read_rows(self.cluster))
 
     def slowest_to_resume(self, findings: Findings, since: float) -> float:
-        """How long after that moment the last of the children that ran handlers before it has begun another."""
+        """How long after that moment the last of the children that ran handlers before it has begun another.
+
+        One that was replaced meanwhile, because the server was away for too long on a busy machine, does not count. One
+        that got nothing more to do has resumed, at the latest, when the work was done.
+        """
         children = {run.pid for run in findings.runs if run.began < since}
-        children &= {pid for family in self.families.values() for pid in family}
-        return max(findings.first_after(since, pid) - since for pid in children)
+        children &= {pid for worker in self.lab.workers for pid in worker.family()}
+        done = max(run.began for run in findings.runs)
+        return max((min(findings.first_after(since, pid), done) - since for pid in children), default=0.0)
 
     def runs(self) -> list[Any]:
         return read_runs(self.lab.history_file)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,11 @@ class WorkerProcess:
         ours = [self.process.pid]
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         ours += [int(pid) for pid in children.read_text().split()]
-        return {pid: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19] for pid in ours}
+        found = {}
+        for pid in ours:
+            with suppress(OSError):  # it has just ended
+                found[pid] = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        return found
 
     def cpu_seconds(self) -> float:
         ticks = 0
