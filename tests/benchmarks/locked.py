@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
 
 from example_project.postgres import Server
+from tests.benchmarks import processor_time
 from tests.benchmarks.lab import laboratory, note
 from tests.benchmarks.peers.peer import OURS, TEXT
 from tests.benchmarks.peers.stand import Workers, environment, working
@@ -80,6 +81,8 @@ class Outcome:
     p99: float
     beside_p50: float
     beside_p99: float
+    cpu: float  # processor time per second, of the server and the workers
+    beside_cpu: float
     lane_seconds: float
     stranded: bool
 
@@ -97,6 +100,14 @@ class Outcome:
         if self.stranded:
             found.append("a stranded lane was reported")
         return found
+
+
+class Measured(NamedTuple):
+    """Milliseconds of each job of another key, processor time per second, and seconds until the lanes went on."""
+
+    took: list[float]
+    cpu: float
+    lane_seconds: float
 
 
 LOCKS = {"one row": ("row",), "one key": ("key",), "two rows": ("row", "row")}
@@ -133,15 +144,17 @@ def _measure(scene: Scene, server: Server, locks: Sequence[str], seconds: float)
     commands = [[sys.executable, "-m", *command] for command in scene.commands]
     found = []
     with working(commands, env, ROOM) as workers:
-        stage = Stage(scene, database, psycopg.conninfo.make_conninfo(server.dsn, dbname=database), workers)
+        stage = Stage(scene, database, server, workers)
         stage.warm_up()
-        before, _ = stage.under((), seconds)
+        before = stage.under((), seconds)
         for lock in locks:
             alarms = stage.alarms()
-            took, lane_seconds = stage.under(LOCKS[lock], seconds)
+            under = stage.under(LOCKS[lock], seconds)
             stranded = stage.alarms() > alarms
-            after, _ = stage.under((), seconds)
-            found.append(Outcome(scene.title, lock, *_figures(took), *_figures(before + after), lane_seconds, stranded))
+            after = stage.under((), seconds)
+            figures = *_figures(under.took), *_figures(before.took + after.took)
+            cpu = under.cpu, (before.cpu + after.cpu) / 2
+            found.append(Outcome(scene.title, lock, *figures, *cpu, under.lane_seconds, stranded))
             before = after
     return found
 
@@ -153,10 +166,12 @@ def _figures(times: list[float]) -> tuple[float, float]:
 class Stage:
     """A worker at its work, and a sender that keeps it busy with other keys."""
 
-    def __init__(self, scene: Scene, using: str, dsn: str, workers: Workers) -> None:
+    def __init__(self, scene: Scene, using: str, server: Server, workers: Workers) -> None:
         from django_jobqueue import services
 
-        self.scene, self.using, self.dsn, self.workers = scene, using, dsn, workers
+        self.scene, self.using, self.workers = scene, using, workers
+        self.dsn = psycopg.conninfo.make_conninfo(server.dsn, dbname=using)
+        self.postmaster = int((server.data / "postmaster.pid").read_text().splitlines()[0])
         self._numbers = iter(range(ROOM))
         self._lanes = iter(range(ROOM))
         self.released_at = 0  # when the last lock was given up, in nanoseconds
@@ -207,8 +222,8 @@ class Stage:
     def alarms(self) -> int:
         return sum(self.workers.log.count(text) for text in STRANDED)
 
-    def under(self, locks: Sequence[str], seconds: float) -> tuple[list[float], float]:
-        """Milliseconds that each job of another key took under these locks, and seconds until the lanes went on.
+    def under(self, locks: Sequence[str], seconds: float) -> Measured:
+        """What jobs of other keys took under these locks.
 
         Without locks a lane is set up as well, so that what is done to it is part of both sides.
         """
@@ -218,7 +233,9 @@ class Stage:
                 locked.enter_context(self.locked(lock, lane))
             if self.scene.begin is not None:
                 self.scene.begin(self, lanes)
+            began, used = time.monotonic(), self._processor_time()
             took = self._latencies(seconds)
+            cpu = (self._processor_time() - used) / (time.monotonic() - began)
             early = [lane.key for lane in lanes if locks and self.ran(lane.number)]
             if early:
                 raise AssertionError(f"jobs of {early} ran although they were locked")
@@ -230,9 +247,15 @@ class Stage:
         name = next((name for name, kinds in LOCKS.items() if kinds == tuple(locks)), "no lock")
         note(
             f"  {name}: {len(took)} jobs of other keys, p50 {statistics.median(took):.1f} ms, "
-            f"p99 {percentile(took, 99):.1f} ms" + (f", lane after {lane_seconds:.2f} s" if locks else "")
+            f"p99 {percentile(took, 99):.1f} ms, {cpu:.1%} of a processor"
+            + (f", lane after {lane_seconds:.2f} s" if locks else "")
         )
-        return took, lane_seconds
+        return Measured(took, cpu, lane_seconds)
+
+    def _processor_time(self) -> float:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            used = processor_time.of_backends(connection, self.postmaster)
+        return used + sum(processor_time.of_tree(pid) for pid in self.workers.pids)
 
     def _is_drained(self) -> bool:
         return not self.execute("SELECT 1 FROM jobqueue_job WHERE state IN ('created', 'active', 'retry') LIMIT 1")
@@ -357,12 +380,14 @@ SCENES = [
 def _report(found: Sequence[Outcome]) -> None:
     width = max(len(outcome.scene) for outcome in found)
     print(
-        f"\n{'':{width}}  {'locked':9} {'p50 ms':>15} {'ratio':>6} {'p99 ms':>17} {'ratio':>6}  lane after  bar {BAR:g}"
+        f"\n{'':{width}}  {'locked':9} {'p50 ms':>15} {'ratio':>6} {'p99 ms':>17} {'ratio':>6} {'processors':>13}"
+        f"  lane after  bar {BAR:g}"
     )
     for outcome in found:
         half, most = outcome.ratios
         verdict = f"MISSED: {', '.join(outcome.problems)}" if outcome.problems else "met"
         print(
             f"{outcome.scene:{width}}  {outcome.lock:9} {outcome.beside_p50:6.1f} → {outcome.p50:6.1f} {half:6.2f} "
-            f"{outcome.beside_p99:7.1f} → {outcome.p99:7.1f} {most:6.2f} {outcome.lane_seconds:8.2f} s   {verdict}"
+            f"{outcome.beside_p99:7.1f} → {outcome.p99:7.1f} {most:6.2f} "
+            f"{outcome.beside_cpu:5.2f} → {outcome.cpu:5.2f} {outcome.lane_seconds:8.2f} s   {verdict}"
         )
