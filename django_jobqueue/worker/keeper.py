@@ -40,7 +40,6 @@ from .slots import Slots
 logger = logging.getLogger("django_jobqueue.worker")
 
 RECOVER_SECONDS = 1.0
-RELEASE_SECONDS = 1.0
 STATEMENT_SECONDS = 60.0
 
 
@@ -244,7 +243,6 @@ class Keeper:
     def _works(self) -> Iterator[tuple[str, float, Callable[[], object]]]:
         """What is done besides, how often; each guarded so that of all workers one does it at a time."""
         yield "recovery", RECOVER_SECONDS, self._recover
-        yield "releases", RELEASE_SECONDS, self._release
         yield "maintenance", self.settings.MONITOR_SECONDS, self._maintain
         if self.options.schedules:
             yield "schedules", self.settings.SCHEDULE_SECONDS, lambda: send_due(using=self.using)
@@ -275,6 +273,8 @@ class Keeper:
             maintain(every=self.settings.MONITOR_SECONDS / 2, using=self.using)
 
     def _recover(self) -> None:
+        with sessions.limited(self.using):
+            release_pending(using=self.using)
         if self._clock_jumped():
             return
         with sessions.limited(self.using):
@@ -282,10 +282,6 @@ class Keeper:
         if gone:
             for queue, number in recover_lost(using=self.using).items():
                 logger.warning("jobs of a lost worker were recovered", extra={"queue": queue, "jobs": number})
-
-    def _release(self) -> None:
-        with sessions.limited(self.using):
-            release_pending(using=self.using)
 
     def _clock_jumped(self) -> bool:
         """Whether the database's clock went ahead: then all workers look silent until their next heartbeats.
