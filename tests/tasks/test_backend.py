@@ -9,8 +9,9 @@ from typing import Any
 
 import django
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
+from django.db import connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -200,7 +201,9 @@ def test_async_code_can_send_and_ask():
         sent = await app.slowly.aenqueue("a")
         await sent.arefresh()
         await app.slowly.aenqueue_many([{"text": "b"}])
-        return sent, await app.slowly.aget_result(sent.id)
+        got = await app.slowly.aget_result(sent.id)
+        await sync_to_async(connections.close_all)()  # those of the thread in which all of this ran
+        return sent, got
 
     sent, got = asyncio.run(send())
     assert sent.id == got.id
