@@ -121,7 +121,7 @@ WITH mine AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
             AND claim_number = u.number AND state = '{JobState.ACTIVE}'
-        LIMIT 1 FOR UPDATE) m)
+        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
 UPDATE jobqueue_job j SET expire_at = {statements.NOW} + j.expire_in_seconds * interval '1 second',
     heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {statements.NOW} ELSE j.heartbeat_at END
 FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
@@ -133,18 +133,17 @@ def renew(jobs: Sequence[Job], *, using: str) -> list[Job]:
     """Give claimed jobs that are begun late their whole time; those whose claim still stands are returned.
 
     What was claimed is not what is begun: a job that waited may have been recovered, cancelled or completed meanwhile.
+    A row that another transaction has locked is left out, because the others must not wait for it.
     """
-    claims = [claim for job in jobs if (claim := job.claim) is not None]
-    if not claims:
+    if not jobs:
         return []
     given: list[list[Any]] = [
-        [job.queue_id for job in jobs if job.claim],
-        [claim.job_id for claim in claims],
-        [claim.attempt for claim in claims],
-        [claim.number for claim in claims],
+        [job.queue_id for job in jobs],
+        [job.pk for job in jobs],
+        [job.attempt for job in jobs],
+        [job.held_number for job in jobs],
     ]
-    claimed = [job for job in jobs if job.claim]
-    return [claimed[place - 1] for (place,) in in_transaction(using, partial(rows, using, _RENEW, given))]
+    return [jobs[place - 1] for (place,) in in_transaction(using, partial(rows, using, _RENEW, given))]
 
 
 def load_whole(jobs: Sequence[Job], *, using: str) -> None:

@@ -226,13 +226,11 @@ class Child:
         self._lost_at = None
         self.line.woken("")
 
-    def _look_at_server(self) -> bool:
-        """Whether the server is another than before, or was started again."""
+    def _look_at_server(self) -> None:
+        """Remember when the server was seen to be another than before, or to have been started again."""
         before, self._server = self._server, server_identity(using=self.using)
-        if before in (None, self._server):
-            return False
-        self._restarted_at = time.monotonic()
-        return True
+        if before not in (None, self._server):
+            self._restarted_at = time.monotonic()
 
     def restarted_since(self, moment: float) -> bool:
         """Whether the server has been started or replaced since then, as far as can be seen from here."""

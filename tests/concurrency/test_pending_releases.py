@@ -490,3 +490,13 @@ def test_a_lane_that_is_blocked_again_is_not_released(fifo_queue, other: Session
 
     assert (claimed.pk, fetched(fifo_queue)) == (given.next, [])
     assert pending_keys() == []
+
+
+def test_a_late_start_does_not_wait_for_a_locked_row(fifo_queue, other: Session, worker: Session):  # faults 76
+    sent(fifo_queue, "a")
+    sent(fifo_queue, "b")
+    locked, free = fetched(fifo_queue, 2)
+    other.begin()
+    other.run(services.touch, locked)
+
+    assert worker.run(workers.renew, [locked, free], using="default") == [free]

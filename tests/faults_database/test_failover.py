@@ -138,7 +138,7 @@ def test_a_crash_without_synchronous_commit_loses_no_claims_and_no_results(
 
 
 # A commit that does not wait is written when this much time has passed or this much WAL was gathered: as late as
-# PostgreSQL allows. Only what was not even written is lost here, because the machine goes on.
+# PostgreSQL allows. Only WAL that the server had not written yet is lost here, because the machine goes on.
 LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "wal_buffers": "64MB"}
 
 

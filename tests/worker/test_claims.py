@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from django_jobqueue import job, services
-from django_jobqueue.handlers import JobContext, JobExpired
+from django_jobqueue.handlers import JobExpired
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
 from django_jobqueue.worker import line
@@ -103,25 +103,6 @@ def test_a_handler_without_a_context_is_interrupted_when_its_claim_is_lost(queue
 
     run(queue.name)
     one = deaf.send()
-    assert one is not None
-    assert gate.reached.wait(PATIENCE)
-
-    services.mark_worker_unresponsive(reread(one).assignee)
-
-    assert gate.opened.wait(PATIENCE)
-    assert ends(one).attempt == 2
-
-
-def test_a_handler_with_a_context_is_told_before_it_is_interrupted(queue, run, gate):
-    @job(queue=queue.name, takes_context=True)
-    def polite(context: JobContext) -> None:
-        if context.attempt == 1:
-            gate.reached.set()
-            until(lambda: context.cancelled, "it is told")
-            gate.opened.set()
-
-    run(queue.name)
-    one = polite.send()
     assert one is not None
     assert gate.reached.wait(PATIENCE)
 
