@@ -33,6 +33,7 @@ from .grouped import check_policy, fetch_grouped
 from .lanes import MOST_KEYS, release_pending_of, try_keys
 from .queues import named, no_queue
 from .recover import end_leases
+from .refusals import refusals_of
 from .transactions import (
     READ_COMMITTED,
     Statement,
@@ -275,11 +276,14 @@ _ANY_PRIORITY, _ANY_POSITION, _ANY_LIMIT = (
     2**63 - 9,
     2**31 - 8,
 )  # stand for values in a statement that is kept
+_ANY_KEYS = "any keys"  # the same for a list of keys
 
 
-def _stands_for(param: Any, place: Place | None, limit: int) -> Any:
+def _stands_for(param: Any, place: Place | None, limit: int, keys: Collection[str] = ()) -> Any:
     if param == _ANY_LIMIT:
         return limit
+    if param == _ANY_KEYS:
+        return text_array(keys)
     if place is None:
         return param
     if param == _ANY_PRIORITY:
@@ -315,7 +319,7 @@ def _kept(using: str, leaf: str, picked: Any, most: str = "%s") -> tuple[str, tu
 
 def _spelled(statement: str, params: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     """The same with its constants spelled out: planned for any states, it could not use an index of some states."""
-    stand_ins = (_ANY_PRIORITY, _ANY_POSITION)
+    stand_ins = (_ANY_PRIORITY, _ANY_POSITION, _ANY_KEYS)
     places = ["%s" if param in stand_ins else Literal(param).as_string().replace("%", "%%") for param in params]
     return statement % tuple(places), tuple(param for param in params if param in stand_ins)
 
@@ -392,19 +396,19 @@ def _candidates(claimer: Claimer, look: Look, limit: int, without: Collection[st
     """Fetchable jobs in order, locked, without these keys; whatever somebody else has locked is passed over."""
     if claimer.tags:
         return _tagged_candidates(claimer, look, limit, without)
-    if without:
-        picked = _picked(claimer.using, claimer.queue, look).exclude(singleton_key__in=without)
-        found = claimer.rows(*_statement(claimer.using, claimer.leaf, picked.values_list(*_CANDIDATE)[:limit]))
-        return [Candidate(*row) for row in found]
-    statement, stand_ins = _looking(claimer.using, claimer.queue, claimer.leaf, look.anywhere())
-    params = [_stands_for(param, look.place, limit) for param in stand_ins]
+    statement, stand_ins = _looking(claimer.using, claimer.queue, claimer.leaf, look.anywhere(), bool(without))
+    params = [_stands_for(param, look.place, limit, without) for param in stand_ins]
     return [Candidate(*row) for row in claimer.rows(statement, params, by_name=True)]
 
 
 @lru_cache(maxsize=512)
-def _looking(using: str, queue: str, leaf: str, look: Look) -> tuple[str, Sequence[Any]]:
+def _looking(using: str, queue: str, leaf: str, look: Look, is_without: bool) -> tuple[str, Sequence[Any]]:
     """The ORM's statement that looks for candidates along a part of the order; cached for the same reason."""
-    return _kept(using, leaf, _picked(using, queue, look).values_list(*_CANDIDATE))
+    picked = _picked(using, queue, look)
+    if is_without:
+        picked = picked.exclude(singleton_key__in=[_ANY_KEYS])
+    statement, stand_ins = _kept(using, leaf, picked.values_list(*_CANDIDATE))
+    return statement.replace("IN (%s)", "= ANY(%s)"), stand_ins
 
 
 _CANDIDATE = ("tid", "id", "singleton_key", "state", "seq", "priority", "position")
@@ -472,24 +476,29 @@ def as_jobs(
 def _fetch_lanes(claimer: Claimer, limit: int) -> list[Job]:
     """Claim heads of lanes, and look again at once if this look only put others on hold."""
     own = not joins(connections[claimer.using])
-    looks = SECOND_LOOKS
+    looks, all_keys = SECOND_LOOKS, False
     while True:
-        judge = in_transaction(claimer.using, partial(_claim_heads, claimer, limit))
-        if judge.claimed or not own:
+        judge = in_transaction(claimer.using, partial(_claim_heads, claimer, limit, all_keys))
+        if judge.claimed:
             return judge.claimed
+        if judge.long_refused and not all_keys:
+            all_keys = True  # nothing else can be fetched, so the keys that were passed over are tried too
+            continue
+        if not own:
+            return []
         if judge.held and not judge.saw_all:
             continue  # what it saw is held now, so the next look begins behind that
         looks -= 1
         if looks and release_pending_of(claimer.queue, claimer.using):
             continue
-        if not judge.refused or not looks:
+        if not judge.newly_refused or not looks:
             return []
         time.sleep(random.uniform(0.001, 0.005))
 
 
-def _claim_heads(claimer: Claimer, limit: int) -> _Judge:
+def _claim_heads(claimer: Claimer, limit: int, all_keys: bool) -> _Judge:
     """Look along the order, some candidates at a time, until enough heads are claimed."""
-    judge = _Judge(claimer)
+    judge = _Judge(claimer, all_keys)
     for look in _looks(claimer):
         rounds, spare = ROUNDS, 0.25  # most that can be fetched are heads; where not, many may lie in front of one
         while rounds:
@@ -511,10 +520,13 @@ def _claim_heads(claimer: Claimer, limit: int) -> _Judge:
 class _Judge:
     """Decides, for one fetch, which candidates go and which are held, and remembers the keys it has locked."""
 
-    def __init__(self, claimer: Claimer) -> None:
+    def __init__(self, claimer: Claimer, all_keys: bool) -> None:
         self.claimer, self.policy = claimer, claimer.policy
         self.ours: set[str] = set()
-        self.refused: set[str] = set()
+        self.refusals = refusals_of(claimer.using, claimer.queue)
+        self.long_refused = self.refusals.passed_over()
+        self.refused = set() if all_keys else set(self.long_refused)
+        self.newly_refused = False  # whether a key was refused that may be free in a moment
         self.claimed: list[Job] = []
         self.held = 0
         self.saw_all = False  # whether it has come to the end of what could be fetched
@@ -530,6 +542,7 @@ class _Judge:
         if not mine:
             return
         going, held, blocked = (self._ordered if self.policy == ORDERED else self._one_running)(mine)
+        self.refusals.forget(candidate.key for candidate in mine if candidate.key not in self.refused)
         going = going[:wanted]
         self.claimed += _claim(self.claimer, [candidate.tid for candidate in going], self.xmin or None)
         self.taken.update(candidate.key for candidate in going)
@@ -543,8 +556,14 @@ class _Judge:
             got, xmin = try_keys(self.claimer.using, self.claimer.queue, asked)
             self.xmin = self.xmin or xmin
             self.ours |= got
-            self.refused.update(key for key in asked if key not in got)
+            self._refuse([key for key in asked if key not in got])
         return [candidate for candidate in candidates if candidate.key in self.ours]
+
+    def _refuse(self, keys: Collection[str]) -> None:
+        if keys:
+            self.refusals.note(keys)
+            self.refused.update(keys)
+            self.newly_refused = self.newly_refused or not self.long_refused.issuperset(keys)
 
     def _ordered(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
         lanes = self._look(mine)
@@ -559,7 +578,7 @@ class _Judge:
             elif is_overdue:
                 # A due job goes before it, as soon as its hold is lifted. Another transaction may have locked that job
                 # for long, so the key is passed over like one that another transaction has locked.
-                self.refused.add(candidate.key)
+                self._refuse([candidate.key])
             elif candidate.seq == head:
                 going.append(candidate)
             else:

@@ -294,7 +294,9 @@ def completion_of(some: Sequence[tuple[Job, str | None]], *, here: bool = False)
     """
     places = ",".join([f'"{job.ctid}"' for job, _ in some])
     ids = ",".join([job.id.hex for job, _ in some])
-    numbers = ",".join([str(job.held_number or "NULL") for job, _ in some])
+    held = [job.held_number for job, _ in some]
+    texts = {number: str(number or "NULL") for number in set(held)}  # most come from one fetch, and so have one number
+    numbers = ",".join([texts[number] for number in held])
     given = [output for _, output in some]
     outputs = given if any(given) else []
     if here:

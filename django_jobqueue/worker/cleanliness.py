@@ -8,6 +8,7 @@ import re
 import select
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from django.db import connections
@@ -24,6 +25,21 @@ _LASTING = re.compile(
     |pg_(?:try_)?advisory_(?:un)?lock""",
     re.I | re.X,
 )
+
+
+_MOST_REMEMBERED, _LONGEST_REMEMBERED = 512, 4_096  # statements, and characters of one
+
+
+def _lasts(statement: str) -> bool:
+    """Whether it may change the session for longer than a transaction."""
+    look = _lasts_as_before if len(statement) <= _LONGEST_REMEMBERED else _lasts_as_before.__wrapped__
+    return look(statement)
+
+
+@lru_cache(maxsize=_MOST_REMEMBERED)
+def _lasts_as_before(statement: str) -> bool:
+    """Remembered, because reading a long statement takes longer than most handlers' overhead."""
+    return _LASTING.search(statement) is not None
 
 
 class LeftOpen(Exception):
@@ -107,7 +123,7 @@ class Surroundings:
 
     def notice(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
         """Sees what changes a session for longer than a transaction."""
-        if _LASTING.search(sql if isinstance(sql, str) else repr(sql)):
+        if _lasts(sql if isinstance(sql, str) else repr(sql)):
             self._changed.add(context["connection"].alias)
         return execute(sql, params, many, context)
 

@@ -249,7 +249,9 @@ class _Thread(threading.Thread):
         executor = self.executor
         began = self.began_at = time.monotonic()
         if began > job.begin_by:
-            return self._end(job, Late(), 0.0)
+            executor.results.append((job, Late(), 0.0))
+            self._wake()
+            return Late()
         executor.began += 1
         executor.slots.enter(self.slot, job.id.bytes, job.held_number or 0, job.deadline)
         surroundings.begin(executor.outages)
@@ -265,16 +267,16 @@ class _Thread(threading.Thread):
         if ending is None:  # interrupted anywhere, perhaps while putting things back
             with suppress(LeftOpen):
                 surroundings.restore()
-        if not self.chunk:  # else the next one enters in a moment
+        ending = ending or expired(job)
+        executor.results.append((job, ending, time.monotonic() - began))
+        if not self.chunk:  # else the next one enters in a moment, and the child looks soon enough by itself
             executor.slots.leave(self.slot)
-        return self._end(job, ending or expired(job), time.monotonic() - began)
-
-    def _end(self, job: Job, ending: Ending, seconds: float) -> Ending:
-        executor = self.executor
-        executor.results.append((job, ending, seconds))
-        if not self.chunk and executor.ready.empty() and not executor.wake.is_set():
-            executor.wake.set()  # else the child looks soon enough by itself
+            self._wake()
         return ending
+
+    def _wake(self) -> None:
+        if self.executor.ready.empty() and not self.executor.wake.is_set():
+            self.executor.wake.set()
 
     def ask_to_stop(self, now: float) -> None:
         job = self.job

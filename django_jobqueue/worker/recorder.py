@@ -250,16 +250,19 @@ class Recorder:
         self.child.slots.count_jobs(self._done, self._failed, len(self.child.held))
 
     def _count(self, batch: list[Result]) -> None:
-        is_told = bool(job_finished.receivers)
+        is_told, aside, done, failed = bool(job_finished.receivers), self._aside, 0, 0
         for job, ending, seconds in batch:
-            if (self._aside and self.child.held.get(job.id) is job) or isinstance(ending, Untouched | Late):
+            kind = type(ending)
+            if kind is Untouched or kind is Late or (aside and self.child.held.get(job.id) is job):
                 continue
-            if type(ending) is Failed:
-                self._failed += 1
+            if kind is Failed:
+                failed += 1
             else:
-                self._done += 1
+                done += 1
             if is_told:
                 tell_finished(job, ending, seconds, self._failures.pop(job.id, None))
+        self._done += done
+        self._failed += failed
         self.child.asynchronous &= self.child.held.keys()
         self.count()
         if (

@@ -10,15 +10,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 from django.test import override_settings
 
 from django_jobqueue import services
 from django_jobqueue.models import Job, Worker
-from django_jobqueue.services import lanes
+from django_jobqueue.services import lanes, statements
+from django_jobqueue.services.refusals import refusals_of
+from django_jobqueue.services.transactions import text_array
 from django_jobqueue.states import JobState
 from tests.past import ago, rewrite
 
-from .sessions import Session, scalar
+from .sessions import Session, scalar, until
 from .steps import dead, fetched, lock_row, running, sent, state_of
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.django_db(transaction=True)]
@@ -59,6 +62,31 @@ def test_a_locked_key_with_many_waiting_in_front_does_not_delay_others(
     free = sent(laned_queue, "b")
 
     assert third.run(fetched, laned_queue, limit) == [free]
+
+
+def test_a_key_that_stays_locked_is_not_tried_by_every_fetch(laned_queue, other: Session):
+    """Each try would read and lock its jobs again, and a fetch that finds nothing would try three times."""
+    [held] = running(laned_queue, "a")
+    in_open_transaction(other, services.complete, held)
+    waiting = sent(laned_queue, "a")
+    until(lambda: fetched(laned_queue) == [] and "a" in refusals_of("default", laned_queue.name).passed_over())
+    free = sent(laned_queue, "b")
+    tries = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql == statements.TRY_KEYS:
+            tries.append(params[1])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        refusals_of("default", laned_queue.name)._keys["a"].next_try += 60
+        assert fetched(laned_queue) == [free]
+    assert tries == [text_array(["b"])]
+
+    other.rollback()
+    services.complete(held)
+    assert fetched(laned_queue) == [waiting]  # nothing else is there, so the key is tried again at once
+    assert not refusals_of("default", laned_queue.name).passed_over()
 
 
 def test_a_blocked_key_with_many_waiting_in_front_does_not_delay_others(fifo_queue, third: Session):  # R028 R088 C3.3

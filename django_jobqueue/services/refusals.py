@@ -1,0 +1,63 @@
+"""Keys that a fetch could not lock, remembered for a moment.
+
+A fetch holds keys for a millisecond or two, so a key that was refused is mostly free at the next look. But another
+transaction may hold a key for minutes, with thousands of its jobs in front of all others. Looking at those again with
+every fetch would delay the other keys, so a key that stays refused is passed over for a while before it is tried again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+PATIENCE = 0.05  # seconds that a key is refused before it is passed over
+LONGEST = 0.25  # seconds that it is passed over at most; then it is tried again
+FORGOTTEN = 2.0  # seconds after which an old refusal counts no more
+MOST_REMEMBERED = 1_000
+
+
+@dataclass
+class _Refusal:
+    since: float
+    last: float
+    next_try: float
+
+
+@dataclass
+class Refusals:
+    """Those of one queue, as seen by this process."""
+
+    _keys: dict[str, _Refusal] = field(default_factory=dict)
+
+    def passed_over(self) -> set[str]:
+        """The keys that need not be tried now."""
+        if not self._keys:
+            return set()
+        now = time.monotonic()
+        return {key for key, refusal in list(self._keys.items()) if now < refusal.next_try}
+
+    def note(self, keys: Collection[str]) -> None:
+        """These were refused now."""
+        now = time.monotonic()
+        if len(self._keys) + len(keys) > MOST_REMEMBERED:
+            self._keys.clear()
+        for key in keys:
+            known = self._keys.get(key)
+            since = now if known is None or now - known.last > FORGOTTEN else known.since
+            pause = min((now - since) / 2, LONGEST) if now - since > PATIENCE else 0.0
+            self._keys[key] = _Refusal(since, now, now + pause)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These were locked and judged."""
+        if self._keys:
+            for key in keys:
+                self._keys.pop(key, None)
+
+
+_refusals: defaultdict[tuple[str, str], Refusals] = defaultdict(Refusals)
+
+
+def refusals_of(using: str, queue: str) -> Refusals:
+    return _refusals[using, queue]
