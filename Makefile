@@ -19,7 +19,7 @@ ifdef NO_SKIPS
 export JOBQUEUE_NO_SKIPS := $(NO_SKIPS)
 endif
 
-.PHONY: help demo play report test lint bench bench-spark docs clean
+.PHONY: help demo play report test lint bench bench-spark nemesis docs clean
 .DEFAULT_GOAL := help
 
 help:  ## say what there is
@@ -54,6 +54,9 @@ bench: $(VENV)/.dev-installed  ## how fast it is on this machine
 
 bench-spark: $(VENV)/.dev-installed  ## how fast the pipeline is, beside Spark's own JDBC source; needs libpostgresql-jdbc-java
 	$(PY) -m tests.benchmarks.spark $(ARGS)
+
+nemesis: $(VENV)/.dev-installed  ## try to break every promise: ARGS="--minutes 10 --seed 7 --configuration default"
+	$(PY) -m tests.nemesis $(ARGS)
 
 docs: $(VENV)/.dev-installed  ## the documentation, in docs/_build
 	$(PY) -m sphinx -W --keep-going -q docs docs/_build

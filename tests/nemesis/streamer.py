@@ -1,0 +1,63 @@
+"""A process that jobs are streamed to: ``python -m tests.nemesis.streamer NAME CAPACITY``; SIGTERM ends it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from typing import Any
+from uuid import uuid4
+
+import django
+from django.db import Error, connection
+
+from .history import write
+
+stopping = threading.Event()
+
+
+def run(name: str, capacity: int) -> None:
+    from django_jobqueue import services
+    from django_jobqueue.exceptions import JobQueueError
+
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    while not stopping.is_set():
+        write("stream_began", stream=name)
+        try:
+            with services.stream(name, queue="streamed", capacity=capacity) as stream:
+                while not stopping.is_set():
+                    batch = stream.get(timeout=0.5)
+                    for job in batch:
+                        write("delivered", stream=name, job=str(job.pk))
+                    for job in batch:
+                        serve(name, job)
+        except (Error, JobQueueError):
+            connection.close()
+            stopping.wait(0.3)
+    connection.close()
+
+
+def serve(name: str, job: Any) -> None:
+    from django_jobqueue import services
+    from django_jobqueue.exceptions import JobQueueError
+
+    token = uuid4().hex
+    facts = {"job": str(job.pk), "queue": job.queue_id, "key": "", "attempt": job.attempt, "number": job.held_number}
+    write("began", token=token, **facts)
+    time.sleep(job.data["seconds"])
+    fails = job.attempt <= job.data["fails"]
+    write("ended", token=token, how="raised" if fails else "returned")
+    write("finishing", stream=name, job=str(job.pk))
+    try:
+        if fails:
+            services.fail(job, "as told")
+        else:
+            services.complete(job, {"token": token})
+    except JobQueueError:
+        pass  # the claim was lost
+
+
+if __name__ == "__main__":
+    django.setup()
+    run(sys.argv[1], int(sys.argv[2]))
