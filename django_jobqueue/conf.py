@@ -133,6 +133,9 @@ class Settings:
     SPARK_NICENESS: int = _setting(
         10, "How far Spark goes behind other processes of its machine, where we start it there.", minimum=0, maximum=19
     )
+    SENT_ROW_DAYS: int = _setting(
+        90, "How long bulk send remembers a row of a file after it was last seen, to send it once.", minimum=1
+    )
     REDACT: Sequence[str] = _setting(
         ("password", "token", "secret", "authorization", "api_key"),
         "Keys whose values the admin and the logs do not show.",

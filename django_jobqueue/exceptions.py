@@ -197,12 +197,12 @@ class StreamClosed(JobQueueError):
 
 
 class SparkUnavailable(JobQueueError):
-    """PySpark, Java or the executors of a cluster are missing."""
+    """PySpark, Java or the executors of a cluster are missing, or Spark failed."""
 
     code = "spark_unavailable"
 
 
 class LakeProblem(JobQueueError):
-    """The lake is not what it should be; nothing was deleted."""
+    """The lake, or a file that is to be written, cannot be used or is not what it should be; nothing is lost."""
 
     code = "lake_problem"

@@ -27,6 +27,8 @@ class Code(IntEnum):
     WRONG = 2
     MISSING = 3
     DATABASE = 4
+    LAKE = 5
+    UNEXPECTED = 6
     INTERRUPTED = 130
 
 
@@ -36,6 +38,8 @@ MEANINGS = {
     Code.WRONG: "wrong usage or bad input; nothing was done",
     Code.MISSING: "there is no such job or queue; nothing was done",
     Code.DATABASE: "the database could not be reached, or refused",
+    Code.LAKE: "the lake, Spark or a file to be written could not be used; nothing is lost",
+    Code.UNEXPECTED: "an unexpected error, which is a bug; --traceback shows where",
     Code.INTERRUPTED: "interrupted",
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from importlib import import_module
@@ -12,6 +14,7 @@ from django.core.management.color import Style
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import get_current_timezone, is_naive
 
+from ..doctor import Finding
 from ..exceptions import SparkUnavailable
 from .acting import CALLED_OFF, Confirm, seconds
 from .answers import Answer, Code, facts, plural, table
@@ -42,8 +45,11 @@ def moment(text: str) -> datetime:
     return found.replace(tzinfo=get_current_timezone()) if is_naive(found) else found
 
 
-def _where(parser: ArgumentParser) -> None:
-    parser.add_argument("--lake", metavar="PATH", help="where the lake lies (default: JOBQUEUE['LAKE'])")
+def _where(parser: ArgumentParser, *, or_live_only: bool = False) -> None:
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--lake", metavar="PATH", help="where the lake is (default: JOBQUEUE['LAKE'])")
+    if or_live_only:
+        place.add_argument("--live-only", action="store_true", help="read the live table and no lake")
     parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*,4], or as spark-submit says)")
 
 
@@ -73,8 +79,10 @@ def archive(options: dict[str, Any], style: Style, using: str, confirm: Confirm,
     archiving = _pipeline("archiving")
     queues, older_than = options["queue"] or (), options["older_than"]
     without = archiving.check_without(filter(None, map(str.strip, options["without"].split(","))))
-    lake = _pipeline("lake").lake_path(options["lake"])
+    location = _pipeline("location")
+    lake = location.lake_path(options["lake"])
     if options["dry_run"]:
+        location.check_folder(lake, to_write=True)
         cutoff, number = archiving.archivable(using, older_than, queues)
         document = {"dry_run": True, "lake": lake, "cutoff": cutoff, "number": number}
         return Answer(
@@ -89,11 +97,11 @@ def archive(options: dict[str, Any], style: Style, using: str, confirm: Confirm,
     tell.end()
     document = {"dry_run": False, "lake": lake, **asdict(done)}
     if done.busy:
-        return Answer(document, "Another archive of this database is at it just now; nothing was done.", Code.FOUND)
-    return Answer(document, _archived(done, style))
+        return Answer(document, "Another archive of this database is running; nothing was done.", Code.FOUND)
+    return Answer(document, _archived(done, lake, style))
 
 
-def _archived(done: Any, style: Style) -> str:
+def _archived(done: Any, lake: str, style: Style) -> str:
     pairs = [
         ("archived", plural(done.written, "job")),
         ("deleted", plural(done.deleted, "job")),
@@ -102,8 +110,13 @@ def _archived(done: Any, style: Style) -> str:
         ("ended before", done.cutoff),
         ("resumed", done.resumed_runs),
         ("removed, not verified", done.removed_runs),
+        ("lake", f"{lake}: {_holds(done)}"),
     ]
     return facts(pairs, style)
+
+
+def _holds(done: Any) -> str:
+    return f"{plural(done.lake_runs, 'verified run')} with {plural(done.lake_jobs, 'job')}"
 
 
 # ----------------------------------------------------------------------------------------------------------- restore
@@ -141,10 +154,14 @@ def restore(options: dict[str, Any], style: Style, using: str, confirm: Confirm,
         "found": done.found,
         "sent": {str(origin): str(new) for origin, new in done.sent.items()},
         "refused": done.refused,
+        "lake": done.lake,
+        "lake_runs": done.lake_runs,
+        "lake_jobs": done.lake_jobs,
     }
+    read = f"Read the lake {done.lake}: {_holds(done)}."
     if options["dry_run"]:
-        return Answer(document, f"Would send {plural(done.found, 'job')} again.")
-    lines = [f"Sent {plural(len(done.sent), 'job')} again."]
+        return Answer(document, f"{read}\nWould send {plural(done.found, 'job')} again.")
+    lines = [read, f"Sent {plural(len(done.sent), 'job')} again."]
     lines += [f"  {new} from {origin}" for origin, new in list(done.sent.items())[:SHOWN]]
     if done.refused:
         lines.append(
@@ -157,18 +174,18 @@ def restore(options: dict[str, Any], style: Style, using: str, confirm: Confirm,
 
 
 def audit_arguments(parser: ArgumentParser) -> None:
-    _where(parser)
+    _where(parser, or_live_only=True)
     parser.add_argument("--queue", metavar="NAME", action="append", help="only of this queue; may be repeated")
 
 
 def audit(options: dict[str, Any], style: Style, using: str, tell: Telling) -> Answer:
-    """Prove over lake and live table that each key kept its order, or list who broke it."""
-    auditing = _pipeline("auditing")
-    found = auditing.audit_order(
-        lake=options["lake"], queue=options["queue"] or (), master=options["master"], tell=tell, using=using
-    )
+    """Prove over lake and live table that each key kept its order, or list the breaches."""
+    found = _pipeline("auditing").audit_order(
+        lake=options["lake"], live_only=options["live_only"], queue=options["queue"] or (), master=options["master"],
+        tell=tell, using=using,
+    )  # fmt: skip
     tell.end()
-    looked = f"{plural(found.jobs, 'job')} of {plural(found.keys, 'key')}"
+    looked = f"{found.sentence()}\n{plural(found.jobs, 'job')} of {plural(found.keys, 'key')}"
     if not found.number:
         return Answer(asdict(found), f"{looked}: every key kept its order.")
     head = ("breach", "queue", "key", "job", "from", "until", "other job", "began")
@@ -191,7 +208,14 @@ def bulk_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--handler", metavar="NAME", help="the handler that is to do them")
     for option, what in MAPPED.items():
         parser.add_argument(f"--{option}", metavar="COLUMN", help=f"the column that holds {what}")
+    parser.add_argument(
+        "--id-column", "--id", dest="id", metavar="COLUMN", help="the column that holds the id of the job, a UUID"
+    )
     parser.add_argument("--data", metavar="COLUMNS", default="", help="these columns, a,b,c (default: all others)")
+    parser.add_argument("--delimiter", metavar="CHARACTER", default=",", help="between the fields of CSV (default ,)")
+    parser.add_argument("--encoding", metavar="NAME", default="", help="of CSV and JSON without a BOM (default utf-8)")
+    parser.add_argument("--batch", metavar="NAME", default="", help="tell these files apart from others of their names")
+    parser.add_argument("--again", action="store_true", help="send every row, also those that were sent before")
     parser.add_argument("--aside", metavar="FILE", help="where bad rows go (default: FILE.bad.jsonl)")
     parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*,4], or as spark-submit says)")
     _trying(parser)
@@ -200,7 +224,6 @@ def bulk_arguments(parser: ArgumentParser) -> None:
 MAPPED = {
     "key": "the singleton key",
     "order-by": "what the jobs are ordered by (default: as the rows are)",
-    "id": "the id of the job",
     "group": "the group key",
     "priority": "the priority",
     "tags": "the tags, separated by commas",
@@ -222,25 +245,34 @@ def bulk_send(options: dict[str, Any], style: Style, using: str, confirm: Confir
     )  # fmt: skip
     done = bulk.bulk_send(
         options["files"], queue=options["queue"], mapping=mapping, format=options["format"], aside=options["aside"],
+        batch=options["batch"], again=options["again"], encoding=options["encoding"],
+        delimiter={"\\t": "\t", "tab": "\t"}.get(options["delimiter"], options["delimiter"]),
         dry_run=options["dry_run"], master=options["master"], tell=tell, using=using,
     )  # fmt: skip
     tell.end()
-    good = done.rows - done.bad
-    lines = [f"Would send {plural(good, 'job')}." if options["dry_run"] else f"Sent {plural(done.sent, 'job')}."]
+    document = {"dry_run": options["dry_run"], **asdict(done)}
+    return Answer(document, "\n".join(_bulk_sent(done, options["dry_run"])), Code.FOUND if done.bad else Code.FINE)
+
+
+def _bulk_sent(done: Any, dry_run: bool) -> Iterator[str]:
+    yield f"{'Would send' if dry_run else 'Sent'} {plural(done.new, 'job')}."
     if done.known:
-        lines.append(f"{plural(done.known, 'row')} had been sent before.")
+        yield (
+            f"{plural(done.known, 'row')} had been sent before: the same row of a file of the same name. "
+            "Use --batch NAME if these are other files, or --again to send every row."
+        )
     if done.bad:
-        lines.append(f"{plural(done.bad, 'bad row')} set aside in {done.aside}.")
-    return Answer(
-        {"dry_run": options["dry_run"], **asdict(done)}, "\n".join(lines), Code.FOUND if done.bad else Code.FINE
-    )
+        yield f"{plural(done.bad, 'bad row')} set aside in {done.aside}."
+    if done.first:
+        yield "The first jobs:"
+        yield from (f"  {json.dumps(job, ensure_ascii=False, default=str)}" for job in done.first)
 
 
 # ----------------------------------------------------------------------------------------------------------- analyze
 
 
 def analyze_arguments(parser: ArgumentParser) -> None:
-    _where(parser)
+    _where(parser, or_live_only=True)
     parser.add_argument("--queue", metavar="NAME", action="append", help="only of this queue; may be repeated")
     parser.add_argument("--report", metavar="FILE", default="jobs.html", help="the page (default jobs.html)")
     parser.add_argument("--tables", metavar="FOLDER", help="also write the tables there")
@@ -250,8 +282,8 @@ def analyze_arguments(parser: ArgumentParser) -> None:
 def analyze(options: dict[str, Any], style: Style, using: str, tell: Telling) -> Answer:
     """Figures over lake and live table, as a page and as tables."""
     found = _pipeline("analyzing").analyze_jobs(
-        lake=options["lake"], queue=options["queue"] or (), report=options["report"], tables=options["tables"],
-        format=options["format"], master=options["master"], tell=tell, using=using,
+        lake=options["lake"], live_only=options["live_only"], queue=options["queue"] or (), report=options["report"],
+        tables=options["tables"], format=options["format"], master=options["master"], tell=tell, using=using,
     )  # fmt: skip
     tell.end()
     handlers = found.tables["handlers"]
@@ -261,7 +293,7 @@ def analyze(options: dict[str, Any], style: Style, using: str, tell: Telling) ->
          _short(one["waited_p95"]), _short(one["ran_p95"])]
         for one in handlers[:SHOWN]
     ]  # fmt: skip
-    told = f"{plural(found.jobs, 'job')}; the report is {found.report}."
+    told = f"{found.sentence()}\n{plural(found.jobs, 'job')}; the report is {found.report}."
     document = asdict(found)
     del document["drawn"]  # the tables say the same, per handler
     return Answer(document, f"{table(head, rows, style)}\n{told}" if rows else told)
@@ -269,3 +301,12 @@ def analyze(options: dict[str, Any], style: Style, using: str, tell: Telling) ->
 
 def _short(seconds_: float | None) -> str:
     return "" if seconds_ is None else f"{seconds_:.3g} s"
+
+
+# ------------------------------------------------------------------------------------------------------------ doctor
+
+
+def findings(path: str | bool, master: str | None) -> list[Finding]:
+    """What the doctor finds in the lake; ``True`` is the one that the settings name."""
+    found: list[Finding] = _pipeline("examining").examine_lake(path=None if path is True else path, master=master)
+    return found

@@ -6,7 +6,8 @@ from typing import Any
 
 from django.core.management.color import Style
 
-from ..doctor import Finding, Level, Repair, examine, repair
+from ..doctor import Finding, Level, Repair, examine, repair, worst_first
+from . import lake
 from .answers import Answer, Code, one_line, plural
 
 _COUNT = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTICE: "notice"}
@@ -19,6 +20,8 @@ def doctor(options: dict[str, Any], style: Style, using: str) -> Answer:
     if options["fix"] and any(finding.is_repairable for finding in found):
         repairs = repair(found)
         found = examine(using=using)
+    if options["lake"] is not None:
+        found = worst_first([*found, *lake.findings(options["lake"], options["master"])])
     document = {
         "findings": [finding.as_dict() for finding in found],
         "repairs": [one.as_dict() for one in repairs],

@@ -150,6 +150,9 @@ def _maintain(parser: ArgumentParser) -> None:
 
 def _doctor(parser: ArgumentParser) -> None:
     parser.add_argument("--fix", action="store_true", help="mend what can be mended without a person's judgement")
+    lake_help = "also start Spark and test the lake at PATH (default: JOBQUEUE['LAKE'])"
+    parser.add_argument("--lake", metavar="PATH", nargs="?", const=True, help=lake_help)
+    parser.add_argument("--master", metavar="URL", help="Spark's master, for --lake (default local[*,4])")
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..services.transactions import database, rows
 from . import indexes, schema, server, upkeep, work
 from .findings import Finding, Level, Limits, looked
 from .repairing import Repair, repair
 
-__all__ = ["Finding", "Level", "Limits", "Repair", "examine", "repair"]
+__all__ = ["Finding", "Level", "Limits", "Repair", "examine", "repair", "worst_first"]
 
 ORDER = (Level.ERROR, Level.WARNING, Level.NOTICE)
 
@@ -25,4 +27,8 @@ def examine(*, using: str | None = None, limits: Limits | None = None) -> list[F
             found += looked(look, using, limits)
         for look in (*work.LOOKS, *upkeep.LOOKS):
             found += looked(look, using, limits, by_index=True)
+    return worst_first(found)
+
+
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=lambda finding: ORDER.index(finding.level))

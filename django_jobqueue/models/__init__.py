@@ -11,7 +11,7 @@ from .queue_minute import QueueMinute
 from .queue_total import QueueTotal
 from .report import Report
 from .schedule import Schedule, ScheduleRun
-from .staged_job import JobWrite, StagedJob
+from .staged_job import JobWrite, SentRow, StagedJob
 from .worker import Worker
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Report",
     "Schedule",
     "ScheduleRun",
+    "SentRow",
     "StagedJob",
     "Worker",
 ]

@@ -26,6 +26,26 @@ class JobWrite(models.Model):
         return self.id
 
 
+class SentRow(models.Model):
+    """A row of a file that was sent, so that it is not sent again when the file is.
+
+    It outlives its job. What the id is made of is said in ``pipeline/bulk_sending.py``.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    seen_at = models.DateTimeField(db_default=StatementTimestamp(), editable=False)
+
+    class Meta:
+        app_label = "jobqueue"
+        verbose_name = _("row that was sent")
+        verbose_name_plural = _("rows that were sent")
+        default_permissions: ClassVar = []
+        indexes: ClassVar = [models.Index(fields=["seen_at"], name="jobqueue_sentrow_seen")]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
 class StagedJob(models.Model):
     """A row that a task of Spark has brought, and that becomes a job when its whole write is committed.
 
@@ -41,6 +61,8 @@ class StagedJob(models.Model):
     number = models.BigIntegerField(null=True)  # what the rows are ordered by: one of these three
     real = models.FloatField(null=True)
     text = models.TextField(null=True, db_collation="C")
+    place = models.BigIntegerField(null=True)  # in what order, if those are equal
+    identity = models.TextField(null=True)  # of a row of a file: equal rows have the same
     job = models.TextField(null=True)
     name = models.TextField(null=True)
     singleton_key = models.TextField(null=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,18 +14,18 @@ from django.db import DatabaseError, transaction
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
-from ..conf import get_settings
 from ..exceptions import InvalidOption
 from ..models import Report
-from ..services.queues import named
 from ..services.transactions import database, rows
 from . import figures
-from .auditing import history
 from .collected import as_dict
+from .failures import explained
+from .history import Scope, Sources, history, scope
 from .progress import Progress, Tell, tell_nobody, watched
 from .report import html
-from .session import spark_session
+from .session import given_or_started
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -32,15 +33,16 @@ MOST_REPORTS = 20  # kept for the admin
 MOST_ROWS = 5_000  # of a table in the report, the newest; the written tables have all
 FORMATS = ("parquet", "csv")
 HOURS_UNTIL = timedelta(days=14)  # a chart of hours shows no more than that well
+# A spreadsheet takes a text that begins so for a formula; keys and names of handlers may come from outside.
+FORMULA = r"^[=+\-@\t\r]"
 
 
-@dataclass(slots=True)
-class Analysis:
+@dataclass(slots=True, kw_only=True)
+class Analysis(Sources):
     """How many jobs there were, when it was, and the tables by name."""
 
     at: datetime
     jobs: int = 0
-    lake: str = ""
     unit: str = figures.HOUR  # of the charts and the backlog: days, once the history is long
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     drawn: list[dict[str, Any]] = field(default_factory=list)  # per queue and time, for the charts
@@ -51,6 +53,7 @@ class Analysis:
 def analyze_jobs(
     *,
     lake: str | None = None,
+    live_only: bool = False,
     queue: str | Iterable[str] = (),
     report: str | Path | None = None,
     tables: str | None = None,
@@ -62,32 +65,39 @@ def analyze_jobs(
 ) -> Analysis:
     """Figures over lake and live table; a self-contained page goes to ``report``, tables to the folder ``tables``.
 
-    They hold keys, handlers and fingerprints, never data, output or errors. Raises ``InvalidOption``,
-    ``SparkUnavailable`` and ``LakeProblem``.
+    They hold keys, handlers and fingerprints, never data, output or errors. ``lake`` is by default
+    ``JOBQUEUE["LAKE"]``; without either, or with ``live_only``, only the live table is read. Raises ``InvalidOption``,
+    ``QueueNotFound``, ``SparkUnavailable`` and ``LakeProblem``, also when there is no lake.
     """
     if format not in FORMATS:
         raise InvalidOption("format", f"expected one of {', '.join(FORMATS)}, got {format!r}")
-    using = database(using)
-    queues = [named(one) for one in ([queue] if isinstance(queue, str) else queue)]
-    if spark is None:
-        with spark_session(master) as own:
-            return _analyze(own, lake, queues, report, tables, format, tell, using)
-    return _analyze(spark, lake, queues, report, tables, format, tell, using)
+    wanted = scope(lake, live_only, queue, database(using))
+    page = None if report is None else _check_report(Path(report))
+    with explained(wanted.place), given_or_started(spark, master) as own:
+        found = _analyze(own, wanted, page is not None, tables, format, tell)
+    if page is not None:
+        with explained(f"the report {page}"):
+            page.write_text(text := html(found), encoding="utf-8")
+        found.report = str(page)
+        _keep(text, found.jobs, wanted.queues, wanted.using)
+    return found
+
+
+def _check_report(path: Path) -> Path:
+    """Before minutes of work: whether the page can be written."""
+    with explained(f"the report {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidOption("report", f"{path} cannot be written", hint="Give the path of a file.")
+    return path
 
 
 def _analyze(
-    spark: SparkSession,
-    lake: str | None,
-    queues: list[str],
-    report: str | Path | None,
-    folder: str | None,
-    format: str,
-    tell: Tell,
-    using: str,
+    spark: SparkSession, wanted: Scope, to_draw: bool, folder: str | None, format: str, tell: Tell
 ) -> Analysis:
-    ((now,),) = rows(using, "SELECT statement_timestamp()")
-    found = Analysis(at=now, lake=lake or get_settings().LAKE or "")
-    with history(spark, lake, figures.COLUMNS, queues, using, tell) as jobs:
+    ((now,),) = rows(wanted.using, "SELECT statement_timestamp()")
+    found = Analysis(at=now)
+    with history(spark, wanted, found, figures.COLUMNS, tell) as jobs:
         kept = jobs.persist(StorageLevel.MEMORY_AND_DISK)
         with watched(spark, "reading", tell):
             ((found.jobs, first),) = kept.agg(F.count(F.lit(1)), F.min(F.unix_micros("created_at"))).collect()
@@ -95,19 +105,13 @@ def _analyze(
             found.unit = figures.DAY
         for place, (name, table) in enumerate(_tables(kept, now, found.unit).items(), 1):
             tell(Progress("computing", place, len(TABLES), "tables"))
-            if folder is not None:
-                found.written.append(_write(table, f"{folder.rstrip('/')}/{name}", format))
             found.tables[name] = _collected(table)
-        if report is not None:
+            if folder is not None:
+                with explained(f"the folder of the tables, {folder},"):
+                    found.written.append(_write(table, f"{folder.rstrip('/')}/{name}", format))
+        if to_draw:
             found.drawn = [as_dict(row) for row in figures.by_time(kept, found.unit, per=["queue"]).collect()]
         kept.unpersist()
-    if report is not None:
-        path = Path(report)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        page = html(found)
-        path.write_text(page, encoding="utf-8")
-        found.report = str(path)
-        _keep(page, found.jobs, queues, using)
     return found
 
 
@@ -121,7 +125,7 @@ def _collected(table: DataFrame) -> list[dict[str, Any]]:
     return [as_dict(row) for row in last.collect()]
 
 
-def _keep(page: str, jobs: int, queues: list[str], using: str) -> None:
+def _keep(page: str, jobs: int, queues: Iterable[str], using: str) -> None:
     """For the admin; not where only reading is allowed."""
     try:
         with transaction.atomic(using=using):
@@ -150,8 +154,20 @@ def _tables(jobs: DataFrame, now: datetime, unit: str) -> dict[str, DataFrame]:
 
 
 def _write(table: DataFrame, path: str, format: str) -> str:
-    writer = table.coalesce(1).write.mode("overwrite")
     if format == "csv":
-        writer = writer.option("header", True)
-    writer.format(format).save(path)
+        # Spaces are kept, because a text may begin with one and then with a formula. Quotes are doubled, as
+        # spreadsheets expect it: what follows an escaped one would be a cell of its own.
+        without_formulas(table).coalesce(1).write.mode("overwrite").csv(
+            path, header=True, escape='"', ignoreLeadingWhiteSpace=False, ignoreTrailingWhiteSpace=False
+        )
+    else:
+        table.coalesce(1).write.mode("overwrite").parquet(path)
     return path
+
+
+def without_formulas(table: DataFrame) -> DataFrame:
+    """Texts that a spreadsheet would run begin with an apostrophe; numbers and times stay as they are."""
+    texts = [field.name for field in table.schema.fields if isinstance(field.dataType, StringType)]
+    return table.withColumns(
+        {name: F.when(F.col(name).rlike(FORMULA), F.concat(F.lit("'"), name)).otherwise(F.col(name)) for name in texts}
+    )

@@ -2,7 +2,7 @@
 
 Wherever it is killed, each job is in PostgreSQL or in a verified run, or in both, and the next archive goes on. Rows
 are deleted by what a verified run holds, one by one with the time at which each ended, so nothing that was missed or
-has changed is lost.
+has changed is lost. A run is on disk before it is verified, so that a power loss cannot take what is deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, StringType
 
 from .. import services
 from ..exceptions import InvalidOption, LakeProblem
-from ..models import Maintenance
+from ..models import Job, Maintenance
 from ..options import YEAR, check_seconds
 from ..services import statements
 from ..services.queues import check_exists
@@ -30,10 +30,12 @@ from ..services.transactions import database, rows
 from ..states import FINAL
 from ..statistics import CATCH_UP
 from .datasource import COLUMNS
-from .lake import DONE, JOB_SCHEMA, PARTITIONED_BY, VERIFIED, Lake, Proof, Started, proof
+from .failures import explained
+from .lake import DONE, JOB_SCHEMA, PARTITIONED_BY, VERIFIED, Lake, Proof, Started, jobs_in, proof
+from .location import check_folder, lake_path
 from .progress import Progress, Tell, tell_nobody, watched
 from .reading import kept_open, load
-from .session import spark_session
+from .session import given_or_started
 
 OLDER_THAN = timedelta(days=7)
 AT_ONCE = 1_000
@@ -46,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class Archived:
-    """What an archive did: ``kept`` jobs are in the lake, and changed or were in use before they could be deleted."""
+    """What an archive did: ``kept`` jobs are in the lake and also in PostgreSQL still: they changed, or were in use."""
 
     run: str = ""
     cutoff: datetime | None = None
@@ -55,7 +57,9 @@ class Archived:
     kept: int = 0
     removed_runs: list[str] = field(default_factory=list)  # they were not verified
     resumed_runs: list[str] = field(default_factory=list)  # they were, but not done
-    busy: bool = False  # another archive of this database was at it, so nothing was done
+    busy: bool = False  # another archive of this database was running, so nothing was done
+    lake_runs: int = 0  # that the lake now holds and that are verified
+    lake_jobs: int = 0  # in all of them
 
 
 def archive_jobs(
@@ -74,8 +78,9 @@ def archive_jobs(
 
     Never one that blocks a key. ``without`` leaves columns out of the lake: ``data``, ``output``, ``error``,
     ``attempts``, ``note``, ``carried``. For each second of reading and writing it rests ``rest`` seconds, to leave the
-    machine to others. If another archive of this database is at it, nothing is done. Raises ``InvalidOption``,
-    ``QueueNotFound``, ``SparkUnavailable`` and ``LakeProblem``; whatever it raises, nothing is lost.
+    machine to others. If another archive of this database is running, nothing is done. A lake that is missing is
+    created, in a folder that exists. Raises ``InvalidOption``, ``QueueNotFound``, ``SparkUnavailable`` and
+    ``LakeProblem``; whatever it raises, nothing is lost.
     """
     using = database(using)
     wish = _Wish(
@@ -84,11 +89,12 @@ def archive_jobs(
         without=check_without(without),
         rest=check_seconds(rest, option="rest", minimum=0, maximum=1_000),
         using=using,
+        database=identity(using),  # asked before Spark starts: a database that is down is known at once
     )
-    if spark is not None:
-        return _archive(Lake(spark, lake), wish, tell)
-    with spark_session(master) as own:
-        return _archive(Lake(own, lake), wish, tell)
+    path = lake_path(lake)
+    check_folder(path, to_write=True)
+    with explained(f"the lake {path}"), given_or_started(spark, master) as own:
+        return _archive(Lake(own, path), wish, tell)
 
 
 def archivable(using: str, older_than: float | timedelta, queues: Iterable[str] = ()) -> tuple[datetime, int]:
@@ -107,6 +113,7 @@ class _Wish:
     without: list[str]
     rest: float
     using: str
+    database: str
 
 
 def check_without(names: Iterable[str]) -> list[str]:
@@ -125,18 +132,23 @@ def _archive(lake: Lake, wish: _Wish, tell: Tell) -> Archived:
         if still is None:
             result.busy = True
             return result
-        _tidy(lake, wish.using, still, tell, result)
+        lake.create()
+        _tidy(lake, wish, still, tell, result)
         result.cutoff = _cutoff(wish.using, wish.seconds)
-        started = lake.begin(identity(wish.using), result.cutoff, wish.queues, wish.without)
+        started = lake.begin(wish.database, result.cutoff, wish.queues, wish.without)
         written = _write(lake, started, wish, tell)
         tell(Progress("written"))
-        if not written.rows:
+        if written.rows:
+            lake.sync(started.run)
+            _verify(lake, started.run, written, tell)
+            lake.mark(started.run, VERIFIED, asdict(started) | asdict(written))
+            tell(Progress("verified"))
+            result.run, result.written = started.run, written.rows
+            _delete(lake, started.run, written.rows, wish.using, still, tell, result)
+        else:
             lake.remove(started.run)
-            return result
-        _verify(lake, started, written, tell)
-        tell(Progress("verified"))
-        result.run, result.written = started.run, written.rows
-        _delete(lake, started.run, written.rows, wish.using, still, tell, result)
+        verified = lake.verified()
+        result.lake_runs, result.lake_jobs = len(verified), jobs_in(verified)
     return result
 
 
@@ -214,32 +226,34 @@ def _write(lake: Lake, started: Started, wish: _Wish, tell: Tell) -> Proof:
     return Proof(**seen.get)
 
 
-def _verify(lake: Lake, started: Started, written: Proof, tell: Tell) -> None:
+def _verify(lake: Lake, run: str, written: Proof, tell: Tell) -> None:
     """Read every column of every row back from where it was written, and compare."""
     with watched(lake.spark, "verifying", tell):
-        (found,) = lake.read_run(started.run).agg(*proof(), F.count_distinct("id").alias("ids")).collect()
+        (found,) = lake.read_run(run).agg(*proof(), F.count_distinct("id").alias("ids")).collect()
     read = Proof(found["rows"], found["digest"])
     if read != written or found["ids"] != written.rows:
         raise LakeProblem(
-            f"Run {started.run} is not what was written: {written.rows} jobs ({written.digest}) went in, "
+            f"Run {run} is not what was written: {written.rows} jobs ({written.digest}) went in, "
             f"{read.rows} ({read.digest}) with {found['ids']} ids came out.",
-            hint="Nothing was deleted. Run the archive again; if it happens again, look at the disk.",
+            hint="Nothing of this run was deleted. Check the disk, then run the archive again.",
         )
-    lake.mark(started.run, VERIFIED, asdict(started) | asdict(written))
 
 
 def _delete(lake: Lake, run: str, expected: int, using: str, still: _Still, tell: Tell, result: Archived) -> None:
-    seen = deleted = 0
+    seen = deleted = kept = 0
     for queue, some in _in_batches(lake.read_run(run)):
         still.check()
-        deleted += services.delete_archived(queue, some, using=using)
+        gone = services.delete_archived(queue, some, using=using)
+        deleted += gone
+        if gone < len(some):  # the others changed, are in use, or were deleted by an archive that was killed
+            kept += Job.objects.using(using).filter(queue_id=queue, pk__in=[id for id, _ in some]).count()
         seen += len(some)
         tell(Progress("deleting", seen, expected, "jobs"))
     if seen != expected:
         raise LakeProblem(f"Run {run} held {expected} jobs when it was verified, and now {seen}.")
-    lake.mark(run, DONE, {"run": run, "deleted": deleted, "kept": seen - deleted})
+    lake.mark(run, DONE, {"run": run, "deleted": deleted, "kept": kept})
     result.deleted += deleted
-    result.kept += seen - deleted
+    result.kept += kept
 
 
 def _in_batches(jobs: DataFrame) -> Iterator[tuple[str, list[tuple[str, datetime]]]]:
@@ -256,18 +270,27 @@ def _in_batches(jobs: DataFrame) -> Iterator[tuple[str, list[tuple[str, datetime
     yield from rest.items()
 
 
-def _tidy(lake: Lake, using: str, still: _Still, tell: Tell, result: Archived) -> None:
+def _tidy(lake: Lake, wish: _Wish, still: _Still, tell: Tell, result: Archived) -> None:
     """Remove what earlier runs of this database did not verify, and delete what they verified and did not delete."""
-    ours = identity(using)
     for run in lake.runs():
         if lake.has(run, DONE):
             continue
         if lake.has(run, VERIFIED):
             document = lake.marked(run, VERIFIED)
-            if document["database"] == ours:
-                _delete(lake, run, document["rows"], using, still, tell, result)
-                result.resumed_runs.append(run)
-        elif (started := lake.started(run)) is None or started.database == ours:
+            if document["database"] == wish.database:
+                _resume(lake, run, Proof(document["rows"], document["digest"]), wish, still, tell, result)
+        elif (started := lake.started(run)) is None or started.database == wish.database:
             still.check()
             lake.remove(run)
             result.removed_runs.append(run)
+
+
+def _resume(lake: Lake, run: str, written: Proof, wish: _Wish, still: _Still, tell: Tell, result: Archived) -> None:
+    """Delete what a run holds that another process verified. Whether its files are on disk, and whole, is not known.
+
+    An older version did not sync them, and the power may have failed since.
+    """
+    lake.sync(run)
+    _verify(lake, run, written, tell)
+    _delete(lake, run, written.rows, wish.using, still, tell, result)
+    result.resumed_runs.append(run)

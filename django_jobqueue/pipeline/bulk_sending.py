@@ -1,30 +1,50 @@
-"""Jobs from files: CSV, JSON lines and Parquet. Rows that cannot be jobs are set aside, with the reason."""
+"""Jobs from files (CSV, JSON lines, Parquet): each row is sent once with exactly its data, or set aside.
+
+A row is known by the name of its file, the row as it was written, which one of equal rows it is, the mapping, the
+queue, the handler and the name of the batch. So a file that grew sends its new rows only, and a changed row is new. It
+is not known by its number, so to delete the first row sends nothing again. What was sent is remembered in ``SentRow``,
+which outlives the jobs.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from glob import glob, has_magic
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
-from pyspark import StorageLevel
+from pyspark import StorageLevel, cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
 
 from ..conf import get_settings
+from ..encoding import MAX_TAG_LENGTH, MAX_TAGS, check_text
 from ..exceptions import InvalidOption
-from ..models import JobWrite, Queue
+from ..models import JobWrite, Queue, StagedJob
 from ..services.queues import check_exists
-from ..services.transactions import database
-from .collected import as_dict
-from .progress import Tell, tell_nobody, watched
-from .session import spark_session
-from .writing import write_jobs
+from ..services.transactions import database, rows
+from . import row_files
+from .datasource import data_expression, refused_write
+from .failures import explained
+from .parquet_rows import files_in, rows_of_parquet
+from .progress import Progress, Tell, tell_nobody, watched
+from .row_files import Plan, Source, SourceFile, header_of
+from .session import given_or_started, view_of
+from .set_aside import AsideFile
+from .writing import store
+
+cloudpickle.register_pickle_by_value(row_files)  # type: ignore[no-untyped-call] # executors need not have this package
 
 FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-_BAD, _FILE, _ROW, _WHY, _ID, _DATA = "_bad", "_file", "_row", "_why", "_id", "_data"
-_UUID = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
+COMPRESSED = (".gz", ".bz2", ".xz")
+SHOWN = 5  # jobs that a dry run shows
+_ROWS_OF_A_FILE = 40  # bits for the number of a row, beside which that of its file stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +68,25 @@ class Mapping:
                  "start_after": self.start_after}  # fmt: skip
         return {option: column for option, column in given.items() if column is not None}
 
+    def identity(self) -> dict[str, Any]:
+        """What makes other jobs of the same rows; in which order they are sent does not."""
+        return {option: value for option, value in asdict(self).items() if option != "order_by"}
+
 
 @dataclass(slots=True)
 class BulkSent:
-    """What became of the rows; ``bad`` ones are in the file ``aside``, each with the reason."""
+    """What became of the rows; ``bad`` ones are in the file ``aside``, each with its line and the reason.
+
+    After a dry run, ``new`` is how many would be sent, and ``first`` are the first of them as they would be.
+    """
 
     rows: int = 0
     sent: int = 0
+    new: int = 0
     known: int = 0  # sent before, so not again
     bad: int = 0
     aside: str = ""
+    first: list[dict[str, Any]] = field(default_factory=list)
 
 
 def bulk_send(
@@ -67,6 +96,10 @@ def bulk_send(
     mapping: Mapping | None = None,
     format: str | None = None,
     aside: str | Path | None = None,
+    batch: str = "",
+    again: bool = False,
+    encoding: str = "",
+    delimiter: str = ",",
     dry_run: bool = False,
     spark: SparkSession | None = None,
     master: str | None = None,
@@ -75,176 +108,278 @@ def bulk_send(
 ) -> BulkSent:
     """Send a job for each good row of these files, all or none, in the order of files and rows.
 
-    Repeating it sends nothing twice: a job's id follows from the name of its file, the number of its row and what is in
-    it. Raises ``InvalidOption``, ``QueueNotFound`` and ``SparkUnavailable``; then nothing was sent.
+    Rows that were sent before are not sent again, unless ``again`` says so. ``batch`` is a name for files that would
+    otherwise be taken for others: of the same name, with equal rows. CSV is read as RFC 4180 says, in UTF-8 or what its
+    byte order mark says, or in ``encoding``. Raises ``InvalidOption``, ``QueueNotFound``, ``SparkUnavailable`` and
+    ``LakeProblem`` (a file or Spark's disk cannot be used); then nothing was sent.
     """
     using = database(using)
     target = check_exists(queue, using)
-    paths = list(files)
-    kind = format or _format_of(paths)
     wish = mapping or Mapping()
     if target.is_ordered and wish.key is None:
         raise InvalidOption("key", f"{queue!r} is ordered: say which column is the key", hint="--key COLUMN")
-    place = Path(aside) if aside is not None else Path(f"{Path(paths[0]).name}.bad.jsonl")
-    if spark is None:
-        with spark_session(master) as own:
-            return _bulk_send(own, paths, kind, target, wish, place, dry_run, tell, using)
-    return _bulk_send(spark, paths, kind, target, wish, place, dry_run, tell, using)
+    if again and wish.id is not None:
+        raise InvalidOption("again", "no id can be sent twice", hint="Leave out --again or --id-column.")
+    if wish.name is not None:
+        check_text(wish.name, option="name", max_length=255)
+    given = list(files)
+    kind = _check_format(format) if format else _format_of(given)
+    found = _found(given)
+    plan = _plan(target, wish, check_text(batch, option="batch", max_length=200), encoding, delimiter)
+    if kind == "csv":
+        _check_headers(found, plan)
+    place = AsideFile(Path(aside) if aside is not None else Path(f"{found[0][0].name}.bad.jsonl"))
+    place.check([file.path for file, _ in found])
+    call = _Call(kind, found, target.name, wish, plan, place, again, dry_run, tell, using)
+    with explained("the files to send"), given_or_started(spark, master) as own:
+        return call.run(own)
+
+
+# ---------------------------------------------------------------------------------------------------- before Spark
+
+
+def _check_format(given: str) -> str:
+    if given not in FORMATS.values():
+        raise InvalidOption("format", f"expected csv, json or parquet, got {given!r}")
+    return given
 
 
 def _format_of(paths: list[str]) -> str:
     if not paths:
         raise InvalidOption("files", "expected at least one")
-    kinds = {FORMATS.get("".join(Path(path).suffixes[-1:]).lower()) for path in paths}
+    kinds = {_format_of_one(path) for path in paths}
     if len(kinds) != 1 or None in kinds:
         raise InvalidOption("format", f"cannot tell it from {paths[0]!r}", hint="Give --format csv, json or parquet.")
     return str(kinds.pop())
 
 
-def _bulk_send(
-    spark: SparkSession,
-    paths: list[str],
-    kind: str,
-    target: Queue,
-    wish: Mapping,
-    aside: Path,
-    dry_run: bool,
-    tell: Tell,
-    using: str,
-) -> BulkSent:
-    with watched(spark, "reading", tell):
-        table = read_files(spark, paths, kind)
-        _check_columns(table, wish)
-        judged = judge(table, wish, needs_key=target.is_ordered).persist(StorageLevel.MEMORY_AND_DISK)
-        counts = judged.agg(F.count(F.lit(1)), F.count(_WHY), F.bit_xor(F.xxhash64(_ID, _DATA))).collect()
-    ((number, bad, digest),) = counts
-    done = BulkSent(rows=number, bad=bad)
-    if bad:
-        done.aside = _set_aside(judged, aside)
-    if not dry_run:
-        with watched(spark, "sending", tell):
-            _send(judged, number - bad, f"bulk {target.name} {digest}", target.name, wish, done, using)
-    judged.unpersist()
-    return done
+def _format_of_one(path: str) -> str | None:
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return FORMATS.get(suffixes[-1]) if suffixes else None
 
 
-# ----------------------------------------------------------------------------------------------------------- reading
+def _found(given: list[str]) -> list[tuple[SourceFile, str]]:
+    """Every file, in the order given, and the folder that was given for it; those of a pattern or a folder by name."""
+    paths = [pair for one in given for pair in _paths(one)]
+    if not paths:
+        raise InvalidOption("files", f"{given[0]!r} holds no file")
+    return [(SourceFile(place, os.path.basename(path), path), base) for place, (path, base) in enumerate(paths)]
 
 
-def read_files(spark: SparkSession, paths: list[str], kind: str) -> DataFrame:
-    """The rows with their file and their number in it; a line that is no row has its text in ``_bad``."""
-    if kind == "csv":  # texts stay texts: 007 is no number
-        reader = spark.read.option("header", True).option("multiLine", False)
-        fields = [StructField(name, StringType()) for name in reader.csv(paths).columns]
-        schema = StructType([*fields, StructField(_BAD, StringType())])
-        rows = reader.schema(schema).option("columnNameOfCorruptRecord", _BAD).csv(paths)
-    elif kind == "json":
-        inferred = spark.read.option("columnNameOfCorruptRecord", _BAD).json(paths).schema
-        fields = [field for field in inferred.fields if field.name != _BAD]
-        schema = StructType([*fields, StructField(_BAD, StringType())])
-        rows = spark.read.schema(schema).option("columnNameOfCorruptRecord", _BAD).json(paths)
-    elif kind == "parquet":
-        rows = spark.read.parquet(*paths).withColumn(_BAD, F.lit(None).cast("string"))
-    else:
-        raise InvalidOption("format", f"expected csv, json or parquet, got {kind!r}")
-    placed = rows.withColumn(_FILE, F.input_file_name()).withColumn("_place", F.monotonically_increasing_id())
-    in_file = Window.partitionBy(_FILE).orderBy("_place")
-    return placed.withColumn(_ROW, F.row_number().over(in_file)).drop("_place")
-
-
-def _names(table: DataFrame) -> list[str]:
-    return [name for name in table.columns if name not in (_BAD, _FILE, _ROW)]
-
-
-def _check_columns(table: DataFrame, wish: Mapping) -> None:
-    names = _names(table)
-    for option, column in [*wish.columns().items(), *(("data", one) for one in wish.data)]:
-        if column not in names:
-            raise InvalidOption(option, f"there is no column {column!r}", hint=f"There are {', '.join(names)}.")
-
-
-# ----------------------------------------------------------------------------------------------------------- judging
-
-
-def judge(table: DataFrame, wish: Mapping, *, needs_key: bool) -> DataFrame:
-    """Each row with its data, its id, and why it cannot be a job, if it cannot."""
-    used = set(wish.columns().values()) - {wish.order_by}
-    chosen = list(wish.data) or [name for name in _names(table) if name not in used]
-    whole = F.struct(*(F.col(f"`{name}`") for name in chosen)) if chosen else None
-    data = F.lit(None).cast("string") if whole is None else F.to_json(whole, {"ignoreNullFields": "false"})
-    with_data = table.withColumn(_DATA, data)
-    given = _col(wish.id) if wish.id else None
-    identified = with_data.withColumn(_ID, _made_id() if given is None else F.lower(given.cast("string")))
-    return identified.withColumn(_WHY, F.coalesce(*_problems(wish, needs_key)))
-
-
-def _col(name: str) -> Column:
-    return F.col(f"`{name}`")
-
-
-def _made_id() -> Column:
-    """The file by its name alone, so that it may be moved; the content, so that a new file of that name is new."""
-    name = F.substring_index(_FILE, "/", -1)
-    digest = F.md5(F.concat_ws("\n", name, F.col(_ROW).cast("string"), F.coalesce(F.col(_DATA), F.lit(""))))
-    pieces = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
-    return F.concat_ws("-", *(F.substring(digest, start, length) for start, length in pieces))
-
-
-def _problems(wish: Mapping, needs_key: bool) -> list[Column]:
-    """The first one counts."""
-    found = [F.when(F.col(_BAD).isNotNull(), F.lit("this line cannot be read as a row"))]
-    for option, column in (("key", wish.key), ("group_key", wish.group_key)):
-        if column is not None:
-            text = _col(column).cast("string")
-            found.append(F.when(F.length(text) > 255, F.lit(f"{option}: longer than 255 characters")))
-    if needs_key and wish.key is not None:
-        found.append(F.when(F.coalesce(_col(wish.key).cast("string"), F.lit("")) == "", F.lit("key: empty")))
-    for option, column, kind in (
-        ("priority", wish.priority, "int"),
-        ("delay", wish.delay, "double"),
-        ("start_after", wish.start_after, "timestamp"),
-    ):
-        if column is not None:
-            wrong = _col(column).isNotNull() & _col(column).cast("string").try_cast(kind).isNull()
-            found.append(F.when(wrong, F.concat(F.lit(f"{option}: not {kind}: "), _col(column).cast("string"))))
-    if wish.id is not None:
-        given = F.coalesce(_col(wish.id).cast("string"), F.lit(""))
-        found.append(F.when(~given.rlike(_UUID), F.concat(F.lit("id: not a UUID: "), given)))
-    most = get_settings().MAX_DATA_BYTES
-    found.append(F.when(F.octet_length(_DATA) > most, F.lit(f"data: larger than {most} bytes")))
-    found.append(F.when(F.col(_DATA).contains("\\u0000"), F.lit("data: holds NUL, which PostgreSQL cannot store")))
-    return found
-
-
-def _set_aside(judged: DataFrame, aside: Path) -> str:
-    """One JSON document a line: where it was, why, and what was there."""
-    bad = judged.where(F.col(_WHY).isNotNull()).orderBy(_FILE, _ROW)
-    aside.parent.mkdir(parents=True, exist_ok=True)
-    with aside.open("w", encoding="utf-8") as out:
-        for row in map(as_dict, bad.toLocalIterator()):
-            content = row[_BAD] if row[_BAD] is not None else {n: v for n, v in row.items() if not n.startswith("_")}
-            line = {"file": row[_FILE], "row": row[_ROW], "why": row[_WHY], "content": content}
-            out.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
-    return str(aside)
-
-
-# ----------------------------------------------------------------------------------------------------------- sending
-
-
-def _send(judged: DataFrame, good: int, write: str, queue: str, wish: Mapping, done: BulkSent, using: str) -> None:
-    """The very same files sent again are known by the name of the write; single rows by their ids."""
-    if JobWrite.objects.using(using).filter(pk=write).exists():
-        done.known = good
+def _paths(given: str) -> Iterator[tuple[str, str]]:
+    given = given.removeprefix("file://")
+    if "://" in given:
+        if has_magic(given):
+            raise InvalidOption(
+                "files", f"{given!r} is a pattern, and those are only for local files", hint="Name each."
+            )
+        yield given, ""
         return
-    rows = judged.where(F.col(_WHY).isNull())
-    if wish.tags is not None and rows.schema[wish.tags].dataType == StringType():
-        rows = rows.withColumn(wish.tags, F.split(_col(wish.tags), r"\s*,\s*"))
-    order = [wish.order_by] if wish.order_by else [_FILE, _ROW]
-    numbered = rows.withColumn("_order", F.row_number().over(Window.orderBy(*order)).cast("bigint"))
-    write_jobs(
-        numbered, queue=queue, key=wish.key, order_by="_order", data=_DATA, id=_ID, name=wish.name,
-        group_key=wish.group_key, priority=wish.priority, tags=wish.tags, delay=wish.delay,
-        start_after=wish.start_after, write_id=write, using=using,
+    matching = sorted(glob(given)) if has_magic(given) and not os.path.exists(given) else [given]
+    if not matching:
+        raise InvalidOption("files", f"no file is named like {given!r}")
+    for path in matching:
+        if os.path.isdir(path):
+            yield from ((str(file), path) for file in files_in(Path(path)))
+            continue
+        try:
+            with open(path, "rb"):
+                yield os.path.abspath(path), ""
+        except OSError as error:
+            raise InvalidOption("files", f"{path!r} cannot be read: {error.strerror}") from error
+
+
+def _plan(target: Queue, wish: Mapping, batch: str, encoding: str, delimiter: str) -> Plan:
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise InvalidOption("delimiter", f"expected one character, got {delimiter!r}")
+    try:
+        "".encode(encoding or "utf-8")
+    except LookupError:
+        raise InvalidOption("encoding", f"Python knows no encoding {encoding!r}") from None
+    settings = get_settings()
+    scope = json.dumps([target.name, batch, wish.identity()])
+    return Plan(
+        columns=wish.columns(), data=wish.data, needs_key=target.is_ordered,
+        scope=blake2b(scope.encode(), digest_size=16).hexdigest(), max_bytes=settings.MAX_DATA_BYTES,
+        max_depth=settings.MAX_DEPTH, max_tags=MAX_TAGS, max_tag_length=MAX_TAG_LENGTH, encoding=encoding,
+        delimiter=delimiter,
     )  # fmt: skip
-    sent = JobWrite.objects.using(using).filter(pk=write).values_list("jobs", flat=True).first() or 0
-    done.sent, done.known = sent, good - sent
+
+
+def _check_headers(found: list[tuple[SourceFile, str]], plan: Plan) -> None:
+    """A column that no file has is a mistake in the call; the rows of a single file without it are set aside."""
+    headers = [header_of(file.path, plan) for file, _ in found]
+    names = list(dict.fromkeys(name for header in headers for name in header))
+    _check_seen(plan, [name for name in plan.named if not names or name in names], names)
+
+
+def _check_seen(plan: Plan, seen: list[str], names: list[str]) -> None:
+    for option, column in [*plan.columns.items(), *(("data", one) for one in plan.data)]:
+        if column not in seen:
+            hint = f"There are {', '.join(names)}." if names else "Look at the first rows of the files."
+            if plan.delimiter == "," and any(mark in name for mark in ";\t" for name in names):
+                hint += " If another character stands between them, give --delimiter."
+            raise InvalidOption(option, f"there is no column {column!r}", hint=hint)
+
+
+# ------------------------------------------------------------------------------------------------------- with Spark
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    kind: str
+    found: list[tuple[SourceFile, str]]
+    queue: str
+    wish: Mapping
+    plan: Plan
+    aside: AsideFile
+    again: bool
+    dry_run: bool
+    tell: Tell
+    using: str
+
+    def run(self, spark: SparkSession) -> BulkSent:
+        view = view_of(spark)
+        with watched(view, "reading", self.tell), _kept(self._judged(view)) as judged:
+            counts = judged.agg(
+                F.count(F.lit(1)), F.count("why"), F.bit_or("seen"), F.count("order_text"), F.count("order_real"),
+                F.count("order_number"),
+            )  # fmt: skip
+            ((number, bad, seen, texts, reals, numbers),) = counts.collect()
+            if number:
+                _check_seen(self.plan, [name for n, name in enumerate(self.plan.named) if seen >> n & 1], [])
+            done = BulkSent(rows=number, bad=bad)
+            if bad:
+                done.aside = self.aside.write(self._documents(judged.where(F.col("why").isNotNull())))
+            if number == bad:
+                return done
+            good = self._ordered(judged.where(F.col("why").isNull()), texts, reals, numbers)
+            self.tell(Progress("counting" if self.dry_run else "sending"))
+            done.new, refused = self._stored(good)
+            done.known = number - bad - done.new - len(refused)
+            if refused:
+                done.bad += len(refused)
+                done.aside = self.aside.write(self._documents(self._with_refused(judged, refused)))
+            if self.dry_run:
+                done.first = self._first(good)
+            else:
+                done.sent = done.new
+            return done
+
+    def _judged(self, spark: SparkSession) -> DataFrame:
+        files = [file for file, _ in self.found]
+        if self.kind == "parquet":
+            table = rows_of_parquet(spark, files, [base for _, base in self.found], self.plan)
+        else:
+            name = f"jobqueue_rows_{uuid4().hex[:8]}"
+            body = {"kind": self.kind, "files": files, "plan": self.plan, "name": classmethod(lambda cls: name)}
+            spark.dataSource.register(type("BoundSource", (Source,), body))
+            table = spark.read.format(name).load()
+        return table if self.wish.id is None else _first_of_each_id(table)
+
+    def _with_refused(self, judged: DataFrame, refused: list[int]) -> DataFrame:
+        """All rows that are set aside: also those for which the queue had no place."""
+        places = judged.sparkSession.createDataFrame([(place,) for place in refused], "place bigint")
+        why = F.lit(f"key: {self.queue!r} holds a job with this key that has not ended")
+        content = F.to_json(F.struct("singleton_key", "data"))
+        taken = judged.withColumn("place", _place()).join(places, "place").drop("place")
+        taken = taken.withColumns({"why": why, "content": content})
+        return judged.where(F.col("why").isNotNull()).unionByName(taken)
+
+    def _documents(self, bad: DataFrame) -> Iterator[dict[str, Any]]:
+        rows = bad.orderBy("file", "row").select("file", "row", "line", "why", "content")
+        for row in rows.toLocalIterator():
+            content = None if row["content"] is None else json.loads(row["content"])
+            path = self.found[row["file"]][0].path
+            yield {"file": path, "row": row["row"], "line": row["line"], "why": row["why"], "content": content}
+
+    def _ordered(self, good: DataFrame, texts: int, reals: int, numbers: int) -> DataFrame:
+        """A column of numbers compares as numbers, any other as texts; equal ones by file and row."""
+        frame = good.withColumn("place", _place())
+        if self.wish.order_by is None:
+            return frame
+        chosen = "order_number" if numbers == texts else "order_real" if reals == texts else "order_text"
+        return frame.withColumn("order", F.col(chosen))
+
+    def _stored(self, good: DataFrame) -> tuple[int, list[int]]:
+        """How many were new, and so were sent; and the places of those for which the queue had none.
+
+        In a dry run they are only counted.
+        """
+        write = f"bulk {self.queue} {uuid4().hex}"
+        options = {"write_id": write, "mode": self._mode(), **self._keys_of_data()}
+        names = ["id", "identity", "place", *(["order"] if self.wish.order_by else [])]
+        if not self.dry_run or self.plan.needs_key:
+            names.append("singleton_key")
+        if not self.dry_run:
+            names += ["group_key", "priority", "tags", "delay", "start_after", "data"]
+        chosen = good.select(*(F.col(name) for name in names))
+        if self.wish.name is not None:
+            chosen = chosen.withColumn("name", F.lit(self.wish.name))
+        store(chosen, queue=self.queue, options=options, using=self.using)
+        record = JobWrite.objects.using(self.using).filter(pk=write)
+        stored = record.values_list("jobs", flat=True).first() or 0
+        if self.dry_run:
+            record.delete()
+        left = StagedJob.objects.using(self.using).filter(write=refused_write(write))
+        refused = [place for place in left.values_list("place", flat=True) if place is not None]
+        left.delete()
+        return stored, refused
+
+    def _mode(self) -> str:
+        if self.dry_run:
+            return "count_rows"
+        return "store_again" if self.again else "store_rows"
+
+    def _keys_of_data(self) -> dict[str, str]:
+        """What of a JSON line becomes data is said to the database, so that the line need not be written anew."""
+        if self.kind != "json":
+            return {}
+        if self.plan.data:
+            return {"only": json.dumps(self.plan.data)}
+        return {"without": json.dumps(sorted(self.plan.used))} if self.plan.used else {}
+
+    def _first(self, good: DataFrame) -> list[dict[str, Any]]:
+        """The first jobs, as they would be sent."""
+        keys = {name: json.loads(value) for name, value in self._keys_of_data().items()}
+        data = data_expression(keys.get("only", []), keys.get("without", [])).replace("%", "%%")
+        order = [F.col("order").asc_nulls_last()] if self.wish.order_by else []
+        shown = []
+        for row in good.orderBy(*order, "place").limit(SHOWN).collect():
+            ((stored,),) = rows(self.using, f"SELECT {data} FROM (SELECT %s AS data) h", [row["data"]])
+            job = {"name": self.wish.name, "singleton_key": row["singleton_key"], "group_key": row["group_key"],
+                   "priority": row["priority"], "tags": row["tags"], "delay": row["delay"],
+                   "start_after": row["start_after"], "id": row["id"]}  # fmt: skip
+            given = {name: value for name, value in job.items() if value not in (None, [])}
+            shown.append({**given, "data": json.loads(stored) if isinstance(stored, str) else stored})
+        return shown
+
+
+@contextmanager
+def _kept(table: DataFrame) -> Iterator[DataFrame]:
+    """Read once, and used several times."""
+    kept = table.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _place() -> Column:
+    """In what order a row comes, by its file and its number there."""
+    return F.shiftleft(F.col("file").cast("bigint"), _ROWS_OF_A_FILE) + F.col("row")
+
+
+def _first_of_each_id(table: DataFrame) -> DataFrame:
+    """The rows with an id of the user's: it says which row it is, and a second one with that id cannot be sent."""
+    same = Window.partitionBy("id").orderBy(F.col("why").isNotNull(), "file", "row")
+    ranked = table.withColumn("times", F.row_number().over(same))
+    is_second = F.col("id").isNotNull() & F.col("why").isNull() & (F.col("times") > 1)
+    changed: dict[str, Column] = {
+        "why": F.when(is_second, F.lit("id: another row has it too")).otherwise(F.col("why")),
+        "content": F.when(is_second, F.to_json(F.struct("id", "data"))).otherwise(F.col("content")),
+        "identity": F.replace(F.col("id"), F.lit("-"), F.lit("")),
+    }
+    return ranked.withColumns(changed).drop("times")

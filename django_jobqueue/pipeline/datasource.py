@@ -201,9 +201,11 @@ WRITTEN = {
     "data": ("data", "string"),
     "delay": ("delay", "double"),
     "start_after": ("start_after", "timestamp"),
+    "place": ("place", "bigint"),
+    "identity": ("identity", "string"),
 }
 ORDERS = {"bigint": "number", "double": "real", "string": "text"}
-WRITE_OPTIONS = ("dsn", "password", "queue", "write_id")
+WRITE_OPTIONS = ("dsn", "password", "queue", "write_id", "mode", "only", "without")
 
 
 class Staged(WriterCommitMessage):
@@ -227,6 +229,8 @@ class JobWriter(DataSourceArrowWriter):
         self.statements, self.max_bytes = dict(source.commit), source.max_bytes
         self.queue = options["queue"]
         self.write_id = options.get("write_id") or uuid4().hex
+        self.store = options.get("mode") or "store"  # the statement that makes jobs of what was staged
+        self.data = data_expression(listed(options.get("only")), listed(options.get("without")))
         self.columns = staged_columns({field.name: field.dataType.simpleString() for field in schema.fields})
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -280,7 +284,7 @@ class JobWriter(DataSourceArrowWriter):
         staged = [message for message in messages if isinstance(message, Staged) and message.rows]
         pairs = [f"({one.partition}, {one.attempt})" for one in staged] or ["(-1, -1)"]
         number = sum(one.rows for one in staged)
-        values = {"write": literal(self.write_id), "queue": literal(self.queue), "number": number,
+        values = {"write": literal(self.write_id), "queue": literal(self.queue), "number": number, "data": self.data,
                   "attempts": f"VALUES {', '.join(pairs)}"}  # fmt: skip
         with opened(self.conninfo) as cursor:
             for statement in self.statements["begin"].split("; "):
@@ -305,11 +309,34 @@ class JobWriter(DataSourceArrowWriter):
             raise ValueError(
                 f"{number} rows were staged and {found} are there; the server may have crashed. Write again."
             )
-        lane = self.statements["lanes"][look[0][0]]
-        if keyless and look[0][0] == self.statements["ordered"]:
+        ((policy,),) = look
+        if keyless and policy == self.statements["ordered"]:
             raise ValueError(f"FIFO queues require a singleton_key; {keyless} rows for {self.queue!r} have none.")
-        cursor.execute(self.statements["store"].format(lane=lane, **values))
-        cursor.execute(self.statements["stored"].format(stored=cursor.rowcount, **values))
+        has_place = policy == self.statements["ordered"] or (policy == self.statements["standard"] and keyless == found)
+        stored = self._stored(cursor, {**values, "lane": self.statements["lanes"][policy]}, has_place)
+        cursor.execute(self.statements["stored"].format(stored=stored, **values))
+
+    def _stored(self, cursor: Any, values: dict[str, Any], has_place: bool) -> int:
+        """How many jobs were made, or would be."""
+        if self.store == "count_rows":
+            ((counted,),) = _answer(cursor, self.statements["count_rows"].format(**values))
+            return int(counted)
+        if self.store == "store" or has_place:
+            cursor.execute(self.statements[self.store].format(**values))
+            return int(cursor.rowcount)
+        (number, _), *refused = _answer(cursor, self.statements[f"{self.store}_or_refuse"].format(**values))
+        self._refuse(cursor, refused)
+        return int(number)
+
+    def _refuse(self, cursor: Any, refused: Sequence[tuple[int, str]]) -> None:
+        write = literal(refused_write(self.write_id))
+        for start in range(0, len(refused), 1_000):
+            some = refused[start : start + 1_000]
+            ids = ", ".join(str(row) for row, _ in some)
+            cursor.execute(self.statements["refuse"].format(refused=write, some=ids))
+            if self.store == "store_rows":
+                known_by = ", ".join(literal(id) for _, id in some)
+                cursor.execute(self.statements["forget"].format(some=known_by))
 
     def abort(self, messages: Any) -> None:
         with opened(self.conninfo) as cursor:
@@ -319,6 +346,20 @@ class JobWriter(DataSourceArrowWriter):
 def _answer(cursor: Any, statement: str) -> Any:
     cursor.execute(statement)
     return cursor.fetchall()
+
+
+def refused_write(write_id: str) -> str:
+    """Under which name rows stay staged for which the queue had no place."""
+    return f"{write_id} refused"
+
+
+def data_expression(only: Sequence[str], without: Sequence[str]) -> str:
+    """The data of a job by what was staged for it: all of it, or of an object some keys or all but some."""
+    if only:
+        names = ", ".join(map(literal, only))
+        chosen = f"SELECT jsonb_object_agg(e.key, e.value) FROM jsonb_each(h.data::jsonb) e WHERE e.key IN ({names})"
+        return f"COALESCE(({chosen}), '{{}}')"
+    return f"h.data::jsonb - ARRAY[{', '.join(map(literal, without))}]" if without else "h.data::jsonb"
 
 
 def staged_columns(given: Mapping[str, str]) -> dict[str, str]:

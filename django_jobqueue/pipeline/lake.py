@@ -2,15 +2,20 @@
 
 ``LAKE/run=ID/day=…/queue=…/*.parquet``. A run is begun with ``_STARTED``, can be trusted with ``_VERIFIED`` and is over
 with ``_DONE``; each is a small JSON document. Spark's readers pass over names that begin with an underscore.
+
+On a local file system a mark is on disk, and not in memory alone, when ``mark()`` returns, and so is a run after
+``sync()``. On HDFS marks are synced by its own call; object stores need none.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import reduce
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -29,9 +34,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ..conf import get_settings
-from ..exceptions import InvalidOption, LakeProblem
+from ..exceptions import LakeProblem
 from .datasource import COLUMNS
+from .failures import explained
+from .location import lake_path, missing_lake, missing_parent
+from .syncing import sync, sync_tree
 
 _TYPES: dict[str, DataType] = {  # Spark could parse their names itself, but only once a session is there
     "string": StringType(),
@@ -56,6 +63,8 @@ UPGRADES: dict[int, Any] = {}  # version → DataFrame of that version → DataF
 PARTITIONED_BY = ("day", "queue")
 
 STARTED, VERIFIED, DONE = "_STARTED", "_VERIFIED", "_DONE"
+WITH_FOLDERS = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})  # others, such as S3, only have names
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +97,47 @@ class Lake:
         if jvm is None:
             raise LakeProblem("The lake cannot be reached by Spark Connect.", hint="Use a classic Spark session.")
         self._jvm = jvm
-        self._fs = self._at("").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        self.hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
+        self.fs: Any = self.at("").getFileSystem(self.hadoop)
+        self.scheme = str(self.fs.getUri().getScheme())
+        self.root = self.fs.makeQualified(self.at(""))
+        self.here = Path(str(self.root.toUri().getPath())) if self.scheme == "file" else None
+
+    # ---------------------------------------------------------------------------------------------------- the lake
+
+    def exists(self) -> bool:
+        return bool(self.fs.exists(self.root) and self.fs.getFileStatus(self.root).isDirectory())
+
+    def create(self) -> None:
+        """Make the lake unless it is there. Where there are folders, only the last: the others may be mistyped."""
+        if self.exists():
+            return
+        if self.scheme in WITH_FOLDERS and not self.fs.exists(self.root.getParent()):
+            raise missing_parent(self.path)
+        if not self.fs.mkdirs(self.root):
+            raise LakeProblem(f"The lake {self.path} could not be created.", hint="Is it allowed to this user?")
 
     # ------------------------------------------------------------------------------------------------------- runs
 
     def runs(self) -> list[str]:
-        """Every run, also those that are not verified, oldest first."""
-        if not self._fs.exists(self._at("")):
-            return []
-        names = [status.getPath().getName() for status in self._fs.listStatus(self._at("")) if status.isDirectory()]
+        """Every run, also those that are not verified, oldest first. Raises ``LakeProblem`` if there is no lake."""
+        if not self.exists():
+            raise missing_lake(self.path)
+        names = [status.getPath().getName() for status in self.fs.listStatus(self.at("")) if status.isDirectory()]
         return sorted(name.removeprefix("run=") for name in names if name.startswith("run="))
 
-    def verified(self) -> list[str]:
-        return [run for run in self.runs() if self.has(run, VERIFIED)]
+    def verified(self) -> dict[str, Document]:
+        """The runs that can be trusted, each with what its mark says."""
+        return {run: self.marked(run, VERIFIED) for run in self.runs() if self.has(run, VERIFIED)}
+
+    def sync(self, run: str) -> None:
+        """Have every file and folder of a run on disk; ``LakeProblem`` if that fails. Nothing to do on other stores."""
+        if self.here is None:
+            return
+        try:
+            sync_tree(self.here / f"run={run}")
+        except OSError as error:
+            raise _not_synced(error, "Nothing of this run was deleted from PostgreSQL.") from error
 
     def begin(self, database: str, cutoff: datetime, queues: list[str], without: list[str]) -> Started:
         """A new run; its name says when it began, and no two are alike."""
@@ -117,34 +154,63 @@ class Lake:
         return f"{self.path}/run={run}"
 
     def remove(self, run: str) -> None:
-        self._fs.delete(self._at(f"run={run}"), True)
+        self.fs.delete(self.at(f"run={run}"), True)
 
     # ------------------------------------------------------------------------------------------------------ marks
 
     def has(self, run: str, mark: str) -> bool:
-        return bool(self._fs.exists(self._at(f"run={run}/{mark}")))
+        return bool(self.fs.exists(self.at(f"run={run}/{mark}")))
 
-    def mark(self, run: str, mark: str, document: dict[str, Any]) -> None:
-        """Whole or not at all: it is written under another name first."""
-        draft, final = self._at(f"run={run}/_draft{mark}"), self._at(f"run={run}/{mark}")
-        stream = self._fs.create(draft, True)
-        try:
-            stream.write(bytearray(json.dumps(document, indent=2).encode()))
-        finally:
-            stream.close()
-        if not self._fs.rename(draft, final):
+    def mark(self, run: str, mark: str, document: Document) -> None:
+        """Whole or not at all, and durable: it is written under another name first, synced and then renamed."""
+        self.write(f"run={run}/_draft{mark}", json.dumps(document, indent=2).encode())
+        self._sync_file(f"run={run}/_draft{mark}", mark)
+        if not self.fs.rename(self.at(f"run={run}/_draft{mark}"), self.at(f"run={run}/{mark}")):
             raise LakeProblem(f"{self.folder(run)}/{mark} could not be written.")
+        self._sync_file(f"run={run}/{mark}", mark)
 
-    def marked(self, run: str, mark: str) -> dict[str, Any]:
-        stream = self._fs.open(self._at(f"run={run}/{mark}"))
+    def marked(self, run: str, mark: str) -> Document:
         try:
-            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        document: dict[str, Any] = json.loads(text)
+            document: Document = json.loads(self.text(f"run={run}/{mark}"))
+        except ValueError as error:
+            raise LakeProblem(
+                f"{self.folder(run)}/{mark} is damaged: it is not JSON.",
+                hint="Check the disk. A run that is damaged can be moved out of the lake.",
+            ) from error
         return document
 
-    def _at(self, place: str) -> Any:
+    # ------------------------------------------------------------------------------------------------------- files
+
+    def write(self, place: str, content: bytes) -> None:
+        stream = self.fs.create(self.at(place), True)
+        try:
+            stream.write(bytearray(content))
+            if stream.hasCapability("hsync"):  # HDFS; where it is missing, a file is synced by us or needs no sync
+                stream.hsync()
+        finally:
+            stream.close()
+
+    def text(self, place: str) -> str:
+        stream = self.fs.open(self.at(place))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _sync_file(self, place: str, mark: str) -> None:
+        """A file on disk with its name, and with the checksum that Hadoop writes beside it."""
+        if self.here is None:
+            return
+        path = self.here / place
+        checksum = path.with_name(f".{path.name}.crc")
+        try:
+            for one in (path, *([checksum] if checksum.exists() else []), path.parent):
+                sync(one)
+        except OSError as error:
+            kept = "Its jobs are deleted, and safe" if mark == DONE else "Nothing of this run was deleted"
+            raise _not_synced(error, f"{kept}.") from error
+
+    def at(self, place: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{place}" if place else self.path)
 
     # ---------------------------------------------------------------------------------------------------- reading
@@ -153,11 +219,11 @@ class Lake:
         """The rows of one run, as they were written."""
         return self._rows([run]).select(*JOB_SCHEMA.fieldNames())
 
-    def read(self) -> DataFrame:
+    def read(self, verified: Mapping[str, Document] | None = None) -> DataFrame:
         """Every job of the lake once: the verified runs, and of each id the newest record, with its ``run``."""
         versions: dict[int, list[str]] = defaultdict(list)
-        for run in self.verified():
-            versions[self._version(run)].append(run)
+        for run, document in (self.verified() if verified is None else verified).items():
+            versions[_version(run, document)].append(run)
         found = [_upgraded(self._rows(runs), version) for version, runs in sorted(versions.items())]
         if not found:
             return self.spark.createDataFrame([], _WITH_RUN)
@@ -168,17 +234,28 @@ class Lake:
         reader = self.spark.read.schema(_WITH_RUN).option("basePath", self.path)
         return reader.parquet(*map(self.folder, runs)).select(*_WITH_RUN.fieldNames())
 
-    def _version(self, run: str) -> int:
-        version = int(self.marked(run, VERIFIED)["schema_version"])
-        if version > SCHEMA_VERSION:
-            raise LakeProblem(
-                f"Run {run} was written by a newer django-jobqueue (schema {version}, this knows {SCHEMA_VERSION}).",
-                hint="Upgrade django-jobqueue before you read this lake.",
-            )
-        return version
+    def queues(self, verified: Iterable[str]) -> set[str]:
+        """The names of the queues whose jobs these runs hold."""
+        runs = list(verified)
+        return {row.queue for row in self._rows(runs).select("queue").distinct().collect()} if runs else set()
 
 
 _WITH_RUN = StructType([*JOB_SCHEMA.fields, StructField("run", StringType())])
+
+
+def _version(run: str, document: Document) -> int:
+    version = int(document["schema_version"])
+    if version > SCHEMA_VERSION:
+        raise LakeProblem(
+            f"Run {run} was written by a newer django-jobqueue (schema {version}, this knows {SCHEMA_VERSION}).",
+            hint="Upgrade django-jobqueue before you read this lake.",
+        )
+    return version
+
+
+def jobs_in(verified: Mapping[str, Document]) -> int:
+    """How many records these runs hold; a job that was archived twice counts twice."""
+    return sum(int(document.get("rows", 0)) for document in verified.values())
 
 
 def _upgraded(rows: DataFrame, version: int) -> DataFrame:
@@ -187,20 +264,14 @@ def _upgraded(rows: DataFrame, version: int) -> DataFrame:
     return rows
 
 
-def lake_path(given: str | None) -> str:
-    path = given or get_settings().LAKE
-    if not path:
-        raise InvalidOption("lake", "nobody has said where it lies", hint="Give --lake, or set JOBQUEUE['LAKE'].")
-    return path.rstrip("/") or "/"
-
-
 def read_lake(spark: SparkSession, path: str | None = None) -> DataFrame:
     """Every archived job once, from the runs that were verified; the schema is ``JOB_SCHEMA`` and the ``run``.
 
-    ``path`` is a folder or a URL that Spark can read, by default ``JOBQUEUE["LAKE"]``. Raises ``LakeProblem`` for runs
-    of a newer version.
+    ``path`` is a folder or a URL that Spark can read, by default ``JOBQUEUE["LAKE"]``. Raises ``LakeProblem`` if there
+    is no lake, or for runs of a newer version.
     """
-    return Lake(spark, path).read()
+    with explained(f"the lake {lake_path(path)}"):
+        return Lake(spark, path).read()
 
 
 def newest_by_id(jobs: DataFrame) -> DataFrame:
@@ -214,3 +285,10 @@ def proof() -> list[Column]:
     """What makes a :class:`Proof`: observed while rows are written, and computed again from what was written."""
     digest = F.bit_xor(F.xxhash64(*JOB_SCHEMA.fieldNames()))
     return [F.count(F.lit(1)).alias("rows"), F.coalesce(digest, F.lit(0)).alias("digest")]
+
+
+def _not_synced(error: OSError, consequence: str) -> LakeProblem:
+    return LakeProblem(
+        f"{error.filename} could not be synced to disk: {error.strerror}.",
+        hint=f"{consequence} Check the disk, then run the archive again: it goes on where this one stopped.",
+    )

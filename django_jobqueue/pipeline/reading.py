@@ -54,7 +54,7 @@ def job_snapshot(*, using: str | None = None) -> Iterator[JobSnapshot]:
 @contextmanager
 def kept_open(using: str, isolation: psycopg.IsolationLevel) -> Iterator[psycopg.Connection[Any]]:
     """A transaction on a connection of its own, that no timeout of idle ones ends; a pooler leaves it alone too."""
-    with psycopg.connect(conninfo_of(using)) as connection:
+    with connections[using].wrap_database_errors, psycopg.connect(conninfo_of(using)) as connection:
         connection.isolation_level = isolation
         connection.read_only = True
         connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")

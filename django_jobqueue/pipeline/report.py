@@ -43,7 +43,7 @@ def html(analysis: Analysis) -> str:
     tables, unit = analysis.tables, analysis.unit
     parts = [
         f"<h1>Jobs until {analysis.at:%Y-%m-%d %H:%M} UTC</h1>",
-        "<p>From the lake and the live table. Times are UTC, durations are seconds.</p>",
+        f"<p>{escape(analysis.sentence())} Times are UTC, durations are seconds.</p>",
         _cards(analysis),
     ]
     if not analysis.jobs:

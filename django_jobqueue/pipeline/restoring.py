@@ -15,14 +15,17 @@ from pyspark.sql import functions as F
 from .. import services
 from ..exceptions import InvalidOption, JobNotFound
 from ..identifiers import as_uuid, uuid7
+from ..models import Queue
 from ..options import check_moment, check_state
 from ..services.bulk import Source
 from ..services.lanes import chunks
-from ..services.queues import check_exists, named
+from ..services.queues import check_exists, named, no_queue
 from ..services.transactions import database
-from .lake import Lake
+from .failures import explained
+from .lake import Lake, jobs_in
+from .location import check_folder, lake_path
 from .progress import Progress, Tell, tell_nobody, watched
-from .session import spark_session
+from .session import given_or_started
 
 AT_ONCE = 1_000
 MOST = 100_000  # they pass through this process
@@ -36,6 +39,9 @@ class Restored:
     sent: dict[UUID, UUID] = field(default_factory=dict)
     refused: list[UUID] = field(default_factory=list)
     found: int = 0
+    lake: str = ""
+    lake_runs: int = 0  # that are verified
+    lake_jobs: int = 0  # in all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +94,10 @@ def restore_jobs(
     Each is a new job with the options its queue has now, and names its origin in ``source_id``, ``source_queue`` and
     ``source_key``. Repeating it sends nothing twice while the first copy is there, unless ``again`` says so. Raises
     ``InvalidOption``, also when the data was left out of the lake, ``JobNotFound``, ``QueueNotFound``,
-    ``SparkUnavailable`` and ``LakeProblem``.
+    ``SparkUnavailable`` and ``LakeProblem``, also when there is no lake.
     """
     using = database(using)
-    target = None if to is None else check_exists(to, using).name
+    target = None if to is None else named(to)
     choice = Choice(
         ids=tuple(as_uuid(one) for one in ids),
         queue=None if queue is None else named(queue),
@@ -102,13 +108,18 @@ def restore_jobs(
         finalized_before=finalized_before,
         limit=limit,
     )
-    if spark is None:
-        with spark_session(master) as own:
-            rows = _collected(own, Lake(own, lake), choice, tell)
-    else:
-        rows = _collected(spark, Lake(spark, lake), choice, tell)
+    known = set(Queue.objects.using(using).values_list("name", flat=True))
+    needed = target or choice.queue
+    if needed is not None and needed not in known:
+        raise no_queue(needed, using)
+    restored = Restored(lake=lake_path(lake))
+    check_folder(restored.lake)
+    with explained(f"the lake {restored.lake}"), given_or_started(spark, master) as own:
+        rows = _collected(Lake(own, restored.lake), choice, restored, tell)
+    if not rows and choice.queue is not None and choice.queue not in known:
+        raise no_queue(choice.queue, using)
     _check(rows, choice, target, using)
-    restored = Restored(found=len(rows))
+    restored.found = len(rows)
     if not dry_run:
         _send(rows, target, again, restored, tell, using)
     return restored
@@ -130,9 +141,11 @@ def chosen(jobs: DataFrame, choice: Choice) -> DataFrame:
     return jobs.select(*_COLUMNS).orderBy("seq").limit(choice.limit or MOST + 1)
 
 
-def _collected(spark: SparkSession, lake: Lake, choice: Choice, tell: Tell) -> list[Row]:
-    with watched(spark, "reading", tell):
-        return chosen(lake.read(), choice).collect()
+def _collected(lake: Lake, choice: Choice, restored: Restored, tell: Tell) -> list[Row]:
+    verified = lake.verified()
+    restored.lake_runs, restored.lake_jobs = len(verified), jobs_in(verified)
+    with watched(lake.spark, "reading", tell):
+        return chosen(lake.read(verified), choice).collect()
 
 
 def _check(rows: list[Row], choice: Choice, target: str | None, using: str) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,28 @@ except ImportError as error:
         f"This needs PySpark ({error}).", hint="Install it: pip install 'django-jobqueue[spark]'."
     ) from error
 
+from .failures import explained  # noqa: E402  (it needs PySpark itself)
+
+
+def given_or_started(spark: SparkSession | None, master: str | None) -> AbstractContextManager[SparkSession]:
+    """The session of the caller, which is left as it is, or one of our own."""
+    return spark_session(master) if spark is None else nullcontext(spark)
+
 
 @contextmanager
 def spark_session(master: str | None = None, *, config: dict[str, str] | None = None) -> Iterator[SparkSession]:
     """A session that works in UTC: a view on the one that is active, else a new one that is stopped at the end.
 
     A master given by ``spark-submit`` is never overridden; otherwise it is ``master``, or ``local[*,4]``. Raises
-    ``SparkUnavailable`` without Java 17 or later, or when a cluster gives no executor within a minute.
+    ``SparkUnavailable`` without Java 17 or later, when Spark cannot start, or when a cluster gives no executor within a
+    minute.
     """
     active = SparkSession.getActiveSession()
-    spark = active or _started(master, config or {})
+    if active is None:
+        with explained("the start"):
+            spark = _started(master, config or {})
+    else:
+        spark = active
     try:
         view = _in_utc(spark)
         activate(view)
@@ -66,6 +78,14 @@ def _in_utc(spark: SparkSession) -> SparkSession:
     return view
 
 
+def view_of(spark: SparkSession) -> SparkSession:
+    """A view that reads Parquet as it is: the case of names counts, and what names of folders say stays text."""
+    view = _in_utc(spark)
+    view.conf.set("spark.sql.caseSensitive", "true")
+    view.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+    return view
+
+
 def _started(master: str | None, config: dict[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {"spark.app.name": "django_jobqueue"}
@@ -83,7 +103,8 @@ def _started(master: str | None, config: dict[str, str]) -> SparkSession:
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     if not _was_submitted():
-        spark.sparkContext.setLogLevel("ERROR")
+        # On this machine Spark logs to our standard error, and a task that fails is told by the error that we raise.
+        spark.sparkContext.setLogLevel("FATAL" if str(spark.sparkContext.master).startswith("local") else "ERROR")
     try:
         wait_for_executors(spark, EXECUTOR_SECONDS)
     except SparkUnavailable:

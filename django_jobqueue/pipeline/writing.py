@@ -58,11 +58,18 @@ def write_jobs(
         columns["order"] = _order(df, _known(df, "order_by", order_by))
     used = {value for value in named.values() if isinstance(value, str)}
     columns["data"] = _data(df, data, used)
-    rows = df.select(*(column.alias(one) for one, column in columns.items()))
-    writer = rows.write.format(bound(df.sparkSession, using)).mode("append").option("queue", target.name)
+    options = {}
     if write_id is not None:
-        writer = writer.option("write_id", check_text(write_id, option="write_id", max_length=200, required=True))
-    activate(df.sparkSession)
+        options["write_id"] = check_text(write_id, option="write_id", max_length=200, required=True)
+    rows = df.select(*(column.alias(one) for one, column in columns.items()))
+    store(rows, queue=target.name, options=options, using=using)
+
+
+def store(rows: DataFrame, *, queue: str, options: dict[str, str], using: str) -> None:
+    """Stage these rows and make jobs of them; their columns are those of the format ``jobqueue``."""
+    spark = rows.sparkSession
+    writer = rows.write.format(bound(spark, using)).mode("append").option("queue", queue).options(**options)
+    activate(spark)
     writer.save()
 
 

@@ -9,16 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ..conf import get_settings
 from ..expressions import StatementTimestamp
 from ..models import JobWrite, StagedJob
 from ..options import JOB_OPTIONS
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import Hold
 from .statements import NOW
-from .transactions import CHANNEL, database
+from .transactions import CHANNEL, database, execute
 
 KEEP_STAGED = timedelta(days=1)
 KEEP_WRITES = timedelta(days=90)
+FORGOTTEN_AT_ONCE = 50_000
+_FORGET_ROWS = f"""
+DELETE FROM jobqueue_sentrow WHERE id IN (
+    SELECT id FROM jobqueue_sentrow WHERE seen_at < {NOW} - %s * interval '1 day' ORDER BY seen_at LIMIT %s)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,19 @@ class Commit:
     record: str  # no row comes back if this write was committed before
     count: str
     store: str
+    store_rows: str  # of files: those that were not sent before
+    store_again: str  # of files: all of them
+    store_rows_or_refuse: str  # the same two where the policy may have no place for a row
+    store_again_or_refuse: str
+    count_rows: str  # of files: how many would be sent
+    refuse: str  # rows stay staged, for the sender to set them aside
+    forget: str  # and can be sent another time
     stored: str  # how many jobs that made
     lanes: dict[str, str]  # policy → how {lane} is said
     tidy: str
     notify: str
-    ordered: str = ORDERED  # the policy that needs a key
+    ordered: str = ORDERED  # the policy that needs a key, and has a place for every job
+    standard: str = QueuePolicy.STANDARD  # the policy that has a place for every job without a key
 
 
 _STAGED = "jobqueue_stagedjob"
@@ -42,31 +56,70 @@ _OURS = f"FROM {_STAGED} s WHERE s.write = {{write}} AND (s.partition, s.attempt
 _IS_LATER = f"due_at > {NOW}"
 # A fresh id of version 7, whose beginning is the time: the primary key is then filled at its end.
 _FRESH_ID = f"""(lpad(to_hex((extract(epoch FROM {NOW}) * 1000)::bigint), 12, '0') || '7'
-        || lpad(to_hex(n % 4096), 3, '0') || '8' || substr(replace(gen_random_uuid()::text, '-', ''), 1, 15))::uuid"""
+        || lpad(to_hex(n % 4096), 3, '0') || '8' || substr(replace({{random}}::text, '-', ''), 1, 15))::uuid"""
 _INHERITED = ", ".join(JOB_OPTIONS)
 
-# As send_many does it: numbered in the order asked for, and of the due rows of a lane only the one that goes first is
-# born without a hold, which is safe because all commit together. Rows that exist already, by the id they were given, do
-# not count, so they are left out before anybody is found to be first.
-_STORE = f"""
-WITH placed AS MATERIALIZED (
-    SELECT s.*, row_number() OVER (ORDER BY s.number, s.real, s.text, s.partition, s.row) AS n {_OURS}),
+_ORDER = "s.number, s.real, s.text, s.place, s.partition, s.row"
+# What remains of rows that were sent before is renewed now and then, so that a file that grows for years stays known.
+_RENEWED = timedelta(days=10)
+_IS_UNKNOWN = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = p.job::uuid)"
+
+_PLACED = f"WITH placed AS MATERIALIZED (SELECT s.*, row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS})"
+
+# Rows of files are told apart by their identity, and equal ones by which one each is.
+_TOLD_APART = f"""WITH placed AS MATERIALIZED (
+    SELECT *, CASE WHEN times = 1 THEN identity::uuid ELSE md5(identity || ' ' || times)::uuid END AS known_by
+    FROM (SELECT *, row_number() OVER (PARTITION BY identity ORDER BY n) AS times
+        FROM (SELECT s.*, row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS}) s) s)"""
+# They are remembered in the order of their ids, so that two calls at once do not wait for each other in a circle.
+_REMEMBERED = f"""{_TOLD_APART},
+remembered AS (
+    INSERT INTO jobqueue_sentrow AS r (id, seen_at) SELECT known_by, {NOW} FROM placed ORDER BY known_by
+    ON CONFLICT (id) DO UPDATE SET seen_at = EXCLUDED.seen_at
+        WHERE r.seen_at < {NOW} - interval '{_RENEWED.days} days'
+    RETURNING id, r.xmax = 0 AS is_new)"""
+# IS TRUE keeps the planner, who knows nothing of how many rows there are, from comparing each with each.
+_NEW = "(p.known_by IN (SELECT id FROM remembered WHERE is_new)) IS TRUE"
+
+
+def _store(beginning: str, condition: str = "true", *, refuse: bool = False) -> str:
+    """As send_many does it: numbered in the order asked for, and of the due rows of a lane only the one that goes first
+    is born without a hold, which is safe because all commit together. Rows that exist already, by the id they were
+    given, do not count, so they are left out before it is decided which one is first.
+
+    With ``refuse`` rows for which the queue's policy has no place are answered: the number of jobs first, then each of
+    those rows and what it is known by. Without, they are an error.
+    """
+    # Of rows of files no two have the same id, and what they are known by is as good as random.
+    of_files = beginning != _PLACED
+    random = "known_by" if of_files else "gen_random_uuid()"
+    nth_of_id = "1" if of_files else "row_number() OVER (PARTITION BY p.job ORDER BY n)"
+    rows = f"""{beginning},
 fresh AS (
     SELECT p.*, p.job::uuid AS given,
-        COALESCE(p.start_after, {NOW} + p.delay * interval '1 second') AS due_at,
-        row_number() OVER (PARTITION BY p.job ORDER BY n) AS times
-    FROM placed p
-    WHERE p.job IS NULL OR NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = p.job::uuid)),
-held AS (
-    SELECT f.*, CASE WHEN {_IS_LATER} THEN '{Hold.UNTIL}' ELSE {{lane}} END AS hold
-    FROM fresh f WHERE f.job IS NULL OR f.times = 1)
+        COALESCE(p.start_after, {NOW} + p.delay * interval '1 second') AS due_at, {nth_of_id} AS nth_of_id
+    FROM placed p WHERE (p.job IS NULL OR {_IS_UNKNOWN}) AND {condition}),
+held AS {"MATERIALIZED " if refuse else ""}(
+    SELECT f.*, COALESCE(given, {_FRESH_ID.format(random=random)}) AS new_id,
+        CASE WHEN {_IS_LATER} THEN '{Hold.UNTIL}' ELSE {{lane}} END AS hold
+    FROM fresh f WHERE f.job IS NULL OR f.nth_of_id = 1)"""
+    insert = f"""
 INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, singleton_key, group_key, tags, data, hold, start_after,
     first_start_after, {_INHERITED})
-SELECT COALESCE(given, {_FRESH_ID}), q.name, q.policy, COALESCE(h.name, ''), COALESCE(h.priority, 0),
-    COALESCE(h.singleton_key, ''), COALESCE(h.group_key, ''), COALESCE(h.tags, '{{{{}}}}'), h.data::jsonb, h.hold,
+SELECT new_id, q.name, q.policy, COALESCE(h.name, ''), COALESCE(h.priority, 0),
+    COALESCE(h.singleton_key, ''), COALESCE(h.group_key, ''), COALESCE(h.tags, '{{{{}}}}'), {{data}}, h.hold,
     COALESCE(due_at, {NOW}), due_at, {", ".join(f"q.{name}" for name in JOB_OPTIONS)}
 FROM held h JOIN jobqueue_queue q ON q.name = {{queue}} ORDER BY n
 """
+    if not refuse:
+        return rows + insert
+    return f"""{rows},
+stored AS ({insert} ON CONFLICT DO NOTHING RETURNING id)
+SELECT count(*), NULL FROM stored UNION ALL
+SELECT row_id, known_by::text FROM held WHERE (new_id IN (SELECT id FROM stored)) IS FALSE
+"""
+
+
 _FIRST = "row_number() OVER (PARTITION BY COALESCE(f.singleton_key, ''), {later} ORDER BY {order})"
 
 
@@ -84,7 +137,17 @@ COMMIT = Commit(
     record="INSERT INTO jobqueue_jobwrite (id, queue, jobs) VALUES ({write}, {queue}, {number})"
     " ON CONFLICT DO NOTHING RETURNING id",
     count=f"SELECT count(*), count(*) FILTER (WHERE COALESCE(s.singleton_key, '') = '') {_OURS}",
-    store=_STORE,
+    store=_store(_PLACED),
+    store_rows=_store(_REMEMBERED, _NEW),
+    store_again=_store(_REMEMBERED),
+    store_rows_or_refuse=_store(_REMEMBERED, _NEW, refuse=True),
+    store_again_or_refuse=_store(_REMEMBERED, refuse=True),
+    refuse=f"UPDATE {_STAGED} SET write = {{refused}} WHERE row_id IN ({{some}})",
+    forget="DELETE FROM jobqueue_sentrow WHERE id IN ({some})",
+    count_rows=f"""{_TOLD_APART}
+        SELECT count(*) FROM placed p
+        WHERE NOT EXISTS (SELECT 1 FROM jobqueue_sentrow r WHERE r.id = p.known_by)
+            AND (p.job IS NULL OR {_IS_UNKNOWN})""",
     stored="UPDATE jobqueue_jobwrite SET jobs = {stored} WHERE id = {write}",
     lanes={policy.value: _lane(policy) for policy in QueuePolicy},
     tidy=f"DELETE FROM {_STAGED} WHERE write = {{write}}",
@@ -93,11 +156,13 @@ COMMIT = Commit(
 
 
 def forget_staged(*, using: str | None = None) -> int:
-    """Delete rows that a write staged a day ago and nobody committed, and writes committed long ago; return how many.
+    """Delete what writes of many jobs leave behind, and return how many rows.
 
-    Called by maintenance.
+    That is what was staged a day ago and never committed, writes committed 90 days ago, and rows of files last seen
+    ``SENT_ROW_DAYS`` ago. Called by maintenance.
     """
     using = database(using)
+    forgotten = execute(using, _FORGET_ROWS, [get_settings().SENT_ROW_DAYS, FORGOTTEN_AT_ONCE])
     staged = StagedJob.objects.using(using).filter(staged_at__lte=StatementTimestamp() - KEEP_STAGED)
     writes = JobWrite.objects.using(using).filter(committed_at__lte=StatementTimestamp() - KEEP_WRITES)
-    return staged._raw_delete(using) + writes._raw_delete(using)
+    return forgotten + staged._raw_delete(using) + writes._raw_delete(using)

@@ -7,17 +7,19 @@ the same number of partitions; by its own ``partitionColumn`` it would read the 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from tests.benchmarks import raw
+from tests.benchmarks import processor_time, raw
 from tests.benchmarks.lab import Row, interleaved, laboratory, medians, note, report, timed
 from tests.benchmarks.peers.stand import rate
 from tests.benchmarks.workers import _Bench, _send
@@ -186,6 +188,69 @@ def sink(bench: _Bench) -> list[Row]:
                 runs=found["write_jobs"])]  # fmt: skip
 
 
+FILES = 8
+
+
+def files(bench: _Bench) -> list[Row]:
+    """Jobs from several files in a warm session, beside a bare COPY; and how many processors Spark used for that."""
+    from django_jobqueue.pipeline import Mapping, bulk_send
+
+    jobs = bench.scaled(JOBS)
+    cores: list[float] = []
+
+    def send(kind: str) -> float:
+        execute(LIVE, "TRUNCATE jobqueue_job, jobqueue_jobwrite, jobqueue_sentrow")
+        call = partial(
+            bulk_send, [f"{folder}/*.{kind}"], queue="ordered", mapping=Mapping(key="customer"), spark=session
+        )
+        used = processor_time.of_tree(os.getpid())
+        seconds = timed(lambda: call(using=LIVE))
+        cores.append((processor_time.of_tree(os.getpid()) - used) / seconds)
+        return jobs / seconds
+
+    def copy() -> float:
+        execute(LIVE, "TRUNCATE jobqueue_job")
+        rows = raw.copy_rows(jobs)
+        with psycopg.connect(bench.dsn(LIVE), autocommit=True) as connection:
+            return jobs / timed(lambda: raw.copy(connection, rows))
+
+    with spark(jars=False) as session, tempfile.TemporaryDirectory(prefix="jobqueue-bench-") as folder:
+        _write_files(Path(folder), jobs)
+        note(f"spark: {jobs:,} jobs from {FILES} files, jobs/s")
+        ways: dict[str, Callable[[], float]] = {
+            "csv": partial(send, "csv"),
+            "jsonl": partial(send, "jsonl"),
+            "COPY": copy,
+        }
+        found = interleaved(bench.runs + 1, ways)
+    found = {name: values[1:] for name, values in found.items()}  # the first warms up
+    middle = medians(found)
+    note(f"  processors used by Python and Java: {', '.join(f'{one:.2f}' for one in cores)}")
+    return [
+        Row(
+            f"S5 bulk_send of {kind}, beside a bare COPY",
+            middle[kind],
+            middle["COPY"],
+            0.15,
+            "jobs/s",
+            runs=found[kind],
+        )
+        for kind in ("csv", "jsonl")
+    ]
+
+
+def _write_files(folder: Path, jobs: int) -> None:
+    for file in range(FILES):
+        numbers = range(file, jobs, FILES)
+        with (folder / f"{file}.csv").open("w") as out:
+            out.write("customer,n,text\n")
+            out.writelines(f"c{number % 1_000},{number},{'x' * 80}\n" for number in numbers)
+        with (folder / f"{file}.jsonl").open("w") as out:
+            out.writelines(
+                f'{{"customer": "c{number % 1_000}", "n": {number}, "text": "{"x" * 80}"}}\n' for number in numbers
+            )
+
+
 def analysis(bench: _Bench) -> list[Row]:
     """Time per million archived jobs must not grow with their number."""
     from django_jobqueue.pipeline import analyze_jobs, archive_jobs
@@ -207,7 +272,7 @@ def analysis(bench: _Bench) -> list[Row]:
     ]  # fmt: skip
 
 
-SUITES = {"source": source, "sink": sink, "analysis": analysis}
+SUITES = {"source": source, "sink": sink, "files": files, "analysis": analysis}
 
 
 def main() -> int:
@@ -224,6 +289,7 @@ def main() -> int:
         from django_jobqueue import services
 
         services.create_queue("plain", using=LIVE)
+        services.create_fifo_queue("ordered", using=LIVE)
         bench = _Bench(server, options.runs, options.scale)
         rows = [row for name in options.suites or SUITES for row in SUITES[name](bench)]
     return 0 if report(rows, options.json) else 1

@@ -19,7 +19,8 @@ from .calling import jobs
 
 PAGE = "reference/commands.md"
 DOCTOR = Path(doctor.__file__).parent
-SOURCES = "\n".join(path.read_text() for path in DOCTOR.glob("*.py"))
+LAKE = DOCTOR.parent / "pipeline" / "examining.py"
+SOURCES = "\n".join(path.read_text() for path in (*DOCTOR.glob("*.py"), LAKE))
 COMMON = {"--json", "--database"}
 NAMED = {
     "list", "show", "send", "retry", "skip", "cancel", "delete", "purge", "blocked", "why", "pause", "resume", "stats",

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,18 @@ PATIENCE = 240  # a JVM on a busy machine
 
 def environment() -> dict[str, str]:
     return {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "JOBQUEUE_TEST_DSN": database_dsn()}
+
+
+def run(*arguments: str, before: Sequence[str] = (), **more: str) -> subprocess.CompletedProcess[str]:
+    """``manage.py jobs`` as an operator types it, ``before`` it another program that starts it."""
+    command = [*before, sys.executable, "-m", "django", "jobs", *arguments]
+    env = environment() | more
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def without_java() -> dict[str, str]:
+    """An environment in which a command that starts Spark says that there is no Java."""
+    return {"PATH": str(Path(sys.executable).parent), "JAVA_HOME": ""}
 
 
 class Driver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import random
 import re
 from datetime import datetime, timedelta
@@ -131,7 +132,7 @@ def test_every_figure_is_what_sql_says_also_when_half_of_it_is_archived(spark, p
 
     found = analyze_jobs(spark=spark, lake=lake, report=page, tables=str(tmp_path / "tables"), format="csv")
 
-    assert found.jobs == 300
+    assert (found.jobs, found.live_jobs, found.lake_jobs, found.lake_runs) == (300, left, 300 - left, 1)
     assert set(found.tables) == set(wanted)
     for name, rows in wanted.items():
         if name != "blocked":
@@ -144,6 +145,7 @@ def test_every_figure_is_what_sql_says_also_when_half_of_it_is_archived(spark, p
     assert {one["released"] for one in found.tables["blocked"]} == {"retried", "skipped", "stopped", "still blocked"}
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == sorted(wanted)
     text = page.read_text()
+    assert f"Read 1 run with {300 - left} jobs in the lake {lake}, and {left} jobs in the live table." in text
     assert "s3cr3t" not in text
     assert text.count("<svg") == 3
     assert not re.search(r"(src|href)=|@import|url\(", text), "it must stand alone"
@@ -198,7 +200,9 @@ def test_where_only_reading_is_allowed_there_is_a_page_and_a_warning(caplog):
 def test_an_empty_history_makes_a_page_too(spark, tmp_path):
     said = jobs("analyze", "--report", tmp_path / "jobs.html")
 
-    assert (said.code, said.out.strip()) == (0, f"0 jobs; the report is {tmp_path / 'jobs.html'}.")
+    assert (said.code, said.out.splitlines()) == (
+        0, ["Read 0 jobs in the live table, and no lake.", f"0 jobs; the report is {tmp_path / 'jobs.html'}."],
+    )  # fmt: skip
     assert "There are no jobs yet" in Path(tmp_path / "jobs.html").read_text()
 
 
@@ -209,3 +213,32 @@ def test_the_command_tells_the_handlers(spark, tmp_path):
 
     assert said.json["tables"]["handlers"][0]["queue"] == "emails"
     assert said.json["jobs"] == 1
+
+
+# What a spreadsheet would run as a formula, and what would make a cell of its own that is one.
+FORMULAS = ("=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1+1", "\r=1+1", " =1+1", 'x",=1+1', "x\n=1+1", "x\r=1+1", "x,=1+1")
+
+
+def test_a_csv_table_holds_no_formula_and_numbers_stay_numbers(spark, tmp_path):
+    from django_jobqueue.pipeline import analyze_jobs
+
+    queue = QueueFactory(name="emails")
+    for key in (*FORMULAS, "plain"):
+        JobFactory(queue=queue, state=JobState.COMPLETED, singleton_key=key, name=key)
+
+    analyze_jobs(spark=spark, tables=str(tmp_path), format="csv")
+
+    (path,) = (tmp_path / "busiest_keys").glob("*.csv")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    quoted = {key if key in ("plain", " =1+1") or key.startswith("x") else f"'{key}" for key in (*FORMULAS, "plain")}
+    assert {row["singleton_key"] for row in rows} == quoted
+    assert {row["jobs"] for row in rows} == {"1"}
+
+
+def test_numbers_are_no_formulas(spark):
+    from django_jobqueue.pipeline.analyzing import without_formulas
+
+    table = spark.createDataFrame([(-5, -0.5, "-5", None)], "whole int, part double, text string, empty string")
+
+    assert without_formulas(table).collect() == [(-5, -0.5, "'-5", None)]

@@ -248,6 +248,30 @@ def test_deletes_that_were_interrupted_are_resumed(spark, lake):
     assert lake_ids(spark, lake) == text(jobs)
 
 
+def test_a_resumed_archive_counts_as_kept_only_what_is_still_there(spark, lake, monkeypatch):
+    from django_jobqueue.pipeline import archiving
+
+    monkeypatch.setattr(archiving, "AT_ONCE", 1)
+    queue = QueueFactory()
+    for _ in range(3):
+        JobFactory(queue=queue, state=JobState.FAILED)
+
+    def stop(progress):
+        if progress.stage == "deleting":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        archive(spark, lake, tell=stop)
+    changed, _ = Job.objects.all()
+    services.retry(changed.pk)
+
+    done = archive(spark, lake)
+
+    assert (done.deleted, done.kept) == (1, 1)
+    (path,) = Path(lake).glob("run=*/_DONE")
+    assert json.loads(path.read_text()) == {"run": done.resumed_runs[0], "deleted": 1, "kept": 1}
+
+
 def test_an_unfinished_run_of_another_database_is_left_alone(spark, lake):
     from django.utils import timezone
 

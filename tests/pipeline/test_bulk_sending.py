@@ -57,7 +57,7 @@ def test_a_csv_with_good_and_bad_rows(send, tmp_path):
     assert bad(done) == [
         (3, "key: empty"),
         (4, "priority: not int: high"),
-        (5, "this line cannot be read as a row"),
+        (5, "this line cannot be read as a row: it has 7 fields, the header has 5"),
     ]
     found = [(job.singleton_key, job.data, job.priority, job.tags) for job in Job.objects.order_by("seq")]
     assert found == [
@@ -83,7 +83,7 @@ def test_json_lines_and_globs_keep_their_types_and_order(send, tmp_path):
 
     done = send(tmp_path / "*.jsonl")
 
-    assert (done.sent, bad(done)) == (3, [(3, "this line cannot be read as a row")])
+    assert (done.sent, bad(done)) == (3, [(3, "this line cannot be read as a row: Expecting value at character 1")])
     assert [job.data["n"] for job in Job.objects.order_by("seq") if job.data] == [1, 2, 3]
     assert Job.objects.order_by("seq")[0].data == {"n": 1, "deep": {"x": [1.5, None]}}
 

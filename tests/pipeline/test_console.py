@@ -17,13 +17,7 @@ from tests.factories import JobFactory, QueueFactory
 from tests.faults.runner import ROOT
 from tests.past import ago, reread
 
-from .processes import PATIENCE, environment
-
-
-def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "django", "jobs", *arguments]
-    env = environment() | more
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+from .processes import PATIENCE, environment, run, without_java
 
 
 def test_archive_audit_and_restore(spark, lake):
@@ -43,14 +37,20 @@ def test_archive_audit_and_restore(spark, lake):
     assert (done["written"], done["deleted"], done["busy"]) == (1, 1, False)
     assert (again.code, again.out.splitlines()[0].split()) == (0, ["archived", "0", "jobs"])
     assert (audit.code, audit.json["jobs"], audit.json["breaches"]) == (0, 2, [])
-    assert would.out.strip() == "Would send 1 job again."
-    assert restored.out.startswith("Sent 1 job again.")
+    assert again.out.splitlines()[-1].split(maxsplit=1) == ["lake", f"{lake}: 1 verified run with 1 job"]
+    assert (done["lake_runs"], done["lake_jobs"]) == (1, 1)
+    assert [audit.json[name] for name in ("lake", "lake_runs", "lake_jobs", "live_jobs")] == [lake, 1, 1, 1]
+    read = f"Read the lake {lake}: 1 verified run with 1 job."
+    assert would.out.splitlines() == [read, "Would send 1 job again."]
+    assert restored.out.splitlines()[:2] == [read, "Sent 1 job again."]
+    assert (refused.json["lake_runs"], refused.json["lake_jobs"]) == (1, 1)
     assert (refused.code, refused.json["refused"]) == (1, [str(job.pk)])
     assert Job.objects.get(source_id=job.pk).data == {"n": 1}
 
 
 def test_a_breach_is_told_with_both_jobs(spark, settings, lake):
     settings.JOBQUEUE = {"LAKE": lake}
+    Path(lake).mkdir()
     queue = services.create_fifo_queue("orders")
     first = JobFactory(queue=queue, singleton_key="a")
     second = JobFactory(queue=queue, singleton_key="a", state=JobState.COMPLETED)
@@ -59,6 +59,7 @@ def test_a_breach_is_told_with_both_jobs(spark, settings, lake):
     said = jobs("audit")
 
     assert said.code == 1
+    assert f"Read 2 jobs in the live table; the lake {lake} holds no verified run.\n" in said.out
     assert "2 jobs of 1 key: 1 breach." in said.out
     assert "overtaking" in said.out
     assert str(first.pk) in said.out
@@ -120,10 +121,11 @@ def test_spark_on_this_machine_goes_behind_everybody_else(session):
 
 
 def test_without_java_it_is_one_sentence(spark, lake):
-    python = Path(sys.executable).parent
-    said = run("audit", "--lake", lake, PATH=str(python), JAVA_HOME="")
+    Path(lake).mkdir()
 
-    assert said.returncode == 2
+    said = run("audit", "--lake", lake, **without_java())
+
+    assert said.returncode == 5
     assert said.stderr.strip() == (
         "CommandError: Spark needs Java 17 or later, and there is none on the PATH. "
         "Install a JDK or JRE, for example openjdk-17-jre-headless, or set JAVA_HOME to one."
@@ -150,7 +152,7 @@ def test_without_the_extra_it_is_one_sentence(tmp_path, db):
 
     said = run("archive", "--lake", str(tmp_path), PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
 
-    assert said.returncode == 2
+    assert said.returncode == 5
     assert said.stderr.strip() == (
         "CommandError: This needs the extra 'spark': No module named 'pyspark'. "
         "Install it: pip install 'django-jobqueue[spark]'."
@@ -158,7 +160,8 @@ def test_without_the_extra_it_is_one_sentence(tmp_path, db):
 
 
 def test_bad_input_is_refused_before_spark_is_started(db, lake):
-    assert "nobody has said where it lies" in jobs("archive").error
+    assert "no path is configured" in jobs("archive").error
+    assert "the path is empty" in jobs("archive", "--lake", "").error
     assert "'seq' cannot be left out" in jobs("archive", "--lake", lake, "--without", "seq").error
     assert "There is no queue" in jobs("archive", "--lake", lake, "--queue", "nope").error
     assert "ids or filters" in jobs("restore", "--lake", lake).error

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.metadata import requires
 
-from tests.test_docs import rows
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests.test_docs import ROOT, rows
 
 
 def test_every_column_is_on_the_page_with_its_type():
@@ -39,3 +44,13 @@ def test_the_data_source_knows_every_column_the_audit_and_the_lake_need():
     }  # fmt: skip
 
     assert set(COLUMNS) - {"day"} == stored - passing
+
+
+def test_the_extra_asks_for_a_pyarrow_that_pyspark_accepts():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ours = {one.name: one for one in map(Requirement, project["optional-dependencies"]["spark"])}
+    theirs = [Requirement(one) for one in requires("pyspark") or () if one.startswith("pyarrow")]
+
+    lowest = {Version(one.version) for one in ours["pyarrow"].specifier}
+    assert theirs
+    assert all(version in one.specifier for one in theirs for version in lowest)

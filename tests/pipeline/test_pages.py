@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.test_docs import PAGES, Reader, blocks, needs_spark
 def test_the_examples_run(page, spark, lake):
     from django_jobqueue.pipeline.reading import conninfo_of
 
+    Path(lake).mkdir()
     with ExitStack() as settings:
         reader = Reader(page, settings, lake=lake, dsn=conninfo_of("default"), password="")
         for block in blocks(page):

@@ -13,7 +13,15 @@ from django.db import DatabaseError, InterfaceError, ProgrammingError, connectio
 from ...console.answers import MEANINGS, Answer, Code, as_json, one_line
 from ...console.subcommands import SUBCOMMANDS, add_subcommands
 from ...console.telling import Telling
-from ...exceptions import DuplicateJob, InvalidTransition, JobNotFound, JobQueueError, QueueNotFound
+from ...exceptions import (
+    DuplicateJob,
+    InvalidTransition,
+    JobNotFound,
+    JobQueueError,
+    LakeProblem,
+    QueueNotFound,
+    SparkUnavailable,
+)
 from ...services.transactions import database
 
 EPILOG = "exit codes:\n" + "\n".join(f"  {code.value:<5}{meaning}" for code, meaning in MEANINGS.items())
@@ -46,6 +54,11 @@ class Command(BaseCommand):
             self._fail(options, Code.DATABASE, "database", _first_line(error), "", error)
         except KeyboardInterrupt as error:
             self._fail(options, Code.INTERRUPTED, "interrupted", "Interrupted.", "", error)
+        except CommandError:
+            raise
+        except Exception as error:  # Python would end with 1, which scripts take for something that was found
+            message = f"Unexpected error: {type(error).__name__}: {_first_line(error)}"
+            self._fail(options, Code.UNEXPECTED, "unexpected", message, "--traceback shows where.", error)
         self.stdout.write(as_json(answer.document) if options["json"] else answer.text)
         if answer.code:
             sys.exit(answer.code)
@@ -103,6 +116,8 @@ def _database(alias: str | None) -> str:
 def _code(error: JobQueueError) -> Code:
     if isinstance(error, JobNotFound | QueueNotFound):
         return Code.MISSING
+    if isinstance(error, LakeProblem | SparkUnavailable):
+        return Code.LAKE
     return Code.FOUND if isinstance(error, InvalidTransition | DuplicateJob) else Code.WRONG
 
 

@@ -1,0 +1,189 @@
+"""The rows of Parquet files by their types, with the columns that :mod:`row_files` gives to rows of other files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from pathlib import Path
+
+import pyarrow.parquet
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from .row_files import COLUMNS, LONGEST_KEY, MOST_SECONDS, Plan, SourceFile
+
+_UUID = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
+_NUL = r"(?<!\\)(?:\\\\)*\\u0000"  # not a backslash that is itself escaped
+_AS_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_MOMENTS = (TimestampType, TimestampNTZType, DateType)
+
+
+def rows_of_parquet(spark: SparkSession, files: Sequence[SourceFile], bases: Sequence[str], plan: Plan) -> DataFrame:
+    """One part for each file, read by its own schema: a column that another file has or lacks changes nothing here.
+
+    ``bases`` are the folders that were given, for files that lie in one: names of folders like ``day=1`` are columns.
+    """
+    schemas: dict[tuple[str, str], StructType] = {}
+    parts = []
+    for file, base in zip(files, bases, strict=True):
+        reader = spark.read.option("basePath", base) if base else spark.read
+        known = (base, file.path if "://" in file.path else str(pyarrow.parquet.read_schema(file.path)))
+        if known not in schemas:
+            schemas[known] = reader.parquet(file.path).schema
+        parts.append(_rows(reader.schema(schemas[known]).parquet(file.path), file, plan))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _rows(table: DataFrame, file: SourceFile, plan: Plan) -> DataFrame:
+    names = table.columns
+    chosen = [name for name in plan.data or names if name in names and (plan.data or name not in plan.used)]
+    missing = [name for name in plan.named if name not in names]
+    written = F.to_json(F.struct(*map(_col, names)), _AS_JSON) if names else F.lit("")
+    scope = F.lit(f"{plan.scope}\n{len(file.name)}:{file.name}\n")
+    why = F.coalesce(*_problems(table.schema, plan, missing, chosen))
+    found = {
+        "file": F.lit(file.place),
+        "row": F.col("_metadata.row_index") + 1,
+        "line": F.col("_metadata.row_index") + 1,
+        "why": why,
+        "content": F.when(why.isNotNull(), written),
+        "seen": F.lit(sum(1 << place for place, name in enumerate(plan.named) if name in names)),
+        "identity": F.substring(F.sha2(F.concat(scope, written), 256), 1, 32),
+        **_options(table.schema, plan),
+        "data": F.to_json(F.struct(*map(_col, chosen)), _AS_JSON) if chosen else F.lit(None),
+    }
+    return table.select(*(found[name].cast(type).alias(name) for name, type in COLUMNS.items()))
+
+
+def _col(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _options(schema: StructType, plan: Plan) -> dict[str, Column]:
+    nothing = F.lit(None)
+    given = {option: name for option, name in plan.columns.items() if name in schema.names}
+
+    def text(option: str) -> Column:
+        return F.nullif(_col(given[option]).cast("string"), F.lit("")) if option in given else nothing.cast("string")
+
+    plain = F.lower(F.replace(text("id"), F.lit("-"), F.lit("")))
+    pieces = (F.substring(plain, start, length) for start, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12)))
+    return {
+        "id": F.when(text("id").isNotNull(), F.concat_ws("-", *pieces)),
+        "singleton_key": text("key"),
+        "group_key": text("group_key"),
+        "priority": text("priority").try_cast("int"),
+        "tags": _tags(schema, given["tags"]) if "tags" in given else nothing,
+        "delay": text("delay").try_cast("double"),
+        "start_after": text("start_after").try_cast("timestamp"),
+        **_order(schema, given.get("order_by")),
+    }
+
+
+def _order(schema: StructType, name: str | None) -> dict[str, Column]:
+    nothing = F.lit(None)
+    if name is None:
+        return {"order_number": nothing, "order_real": nothing, "order_text": nothing}
+    text = F.nullif(_col(name).cast("string"), F.lit(""))
+    if isinstance(schema[name].dataType, _MOMENTS):
+        number = F.unix_micros(_col(name).cast("timestamp"))
+    else:
+        number = F.when(text.rlike(r"^[+-]?[0-9]+$"), text.try_cast("bigint"))
+    return {"order_number": number, "order_real": text.try_cast("double"), "order_text": text}
+
+
+def _tags(schema: StructType, name: str) -> Column:
+    many = _col(name) if isinstance(schema[name].dataType, ArrayType) else F.split(_col(name).cast("string"), ",")
+    trimmed = F.transform(many.cast("array<string>"), F.trim)
+    return F.array_distinct(F.filter(trimmed, lambda tag: tag.isNotNull() & (tag != "")))
+
+
+def _problems(schema: StructType, plan: Plan, missing: Sequence[str], chosen: Iterable[str]) -> list[Column]:
+    """The first one counts."""
+    if missing:
+        return [F.lit(f"the file has no column {missing[0]!r}")]
+    options = _options(schema, plan)
+    given = {option: _col(name).cast("string") for option, name in plan.columns.items()}
+    found = [F.lit(None).cast("string")]
+
+    def add(problem: Column, *text: Column | str) -> None:
+        found.append(F.when(problem, F.concat(*(F.lit(one) if isinstance(one, str) else one for one in text))))
+
+    for name in schema.names:
+        for kind, problem in _wrong(_col(name), schema[name].dataType):
+            add(problem, f"{name}: {kind}")
+    for option, column in (("key", "singleton_key"), ("group_key", "group_key")):
+        if option in given:
+            add(F.length(options[column]) > LONGEST_KEY, f"{option}: longer than {LONGEST_KEY} characters")
+            add(options[column].contains("\0"), f"{option}: holds NUL, which PostgreSQL cannot store")
+    if plan.needs_key:
+        add(options["singleton_key"].isNull(), "key: empty")
+    for option, kind in (("priority", "int"), ("delay", "a number of seconds"), ("start_after", "a time")):
+        if option in given:
+            text = F.nullif(given[option], F.lit(""))
+            add(text.isNotNull() & options[option].isNull(), f"{option}: not {kind}: ", given[option])
+    if "delay" in given:
+        in_range = options["delay"].between(0, MOST_SECONDS)
+        add(options["delay"].isNotNull() & ~in_range, "delay: not between 0 seconds and 100 years: ", given["delay"])
+    if "delay" in given and "start_after" in given:
+        both = options["delay"].isNotNull() & options["start_after"].isNotNull()
+        add(both, "delay: cannot be given together with start_after")
+    if "tags" in given:
+        long = F.exists(options["tags"], lambda tag: F.length(tag) > plan.max_tag_length)
+        add(F.size(options["tags"]) > plan.max_tags, f"tags: more than {plan.max_tags}")
+        add(long, f"tags: one is longer than {plan.max_tag_length} characters")
+    if "id" in given:
+        text = F.coalesce(given["id"], F.lit(""))
+        add(~text.rlike(_UUID), "id: not a UUID: ", text)
+    data = F.to_json(F.struct(*map(_col, chosen)), _AS_JSON) if chosen else F.lit("")
+    add(F.octet_length(data) > plan.max_bytes, f"data: larger than {plan.max_bytes} bytes")
+    add(data.rlike(_NUL), "data: holds NUL, which PostgreSQL cannot store")
+    return found
+
+
+def _wrong(column: Column, kind: DataType) -> list[tuple[str, Column]]:
+    """What JSON cannot say exactly, however deep it lies."""
+    match kind:
+        case FloatType() | DoubleType():
+            infinite = F.abs(column) == F.lit(float("inf"))
+            return [("not a number that JSON has", F.isnan(column) | infinite)]
+        case StringType():
+            return [("not UTF-8", ~F.is_valid_utf8(column))]
+        case ArrayType():
+            return _within(column, kind.elementType)
+        case MapType():
+            return _within(F.map_keys(column), kind.keyType) + _within(F.map_values(column), kind.valueType)
+        case StructType():
+            return [one for field in kind.fields for one in _wrong(column.getField(field.name), field.dataType)]
+        case _:
+            return []
+
+
+def _within(column: Column, kind: DataType) -> list[tuple[str, Column]]:
+    names = [name for name, _ in _wrong(F.lit(None), kind)]
+    return [
+        (name, F.exists(column, lambda one, place=place: _wrong(one, kind)[place][1]))  # type: ignore[misc]
+        for place, name in enumerate(names)
+    ]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """As Spark finds them: however deep, without what begins with a dot or an underscore."""
+    inner = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in inner if not any(part[0] in "._" for part in path.relative_to(folder).parts))

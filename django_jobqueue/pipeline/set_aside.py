@@ -1,0 +1,54 @@
+"""The file of rows that could not be sent: one JSON document a line, with where it was, why, and what was there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from ..exceptions import InvalidOption
+
+
+class AsideFile:
+    """Where bad rows go. It is never a link: a link could make the command overwrite another file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def check(self, inputs: Sequence[str]) -> None:
+        """Raise ``InvalidOption`` if it could not be written; before anything is read."""
+        existed = self.path.is_file()
+        if existed and any(os.path.exists(one) and os.path.samefile(one, self.path) for one in inputs):
+            raise InvalidOption(
+                "aside", f"{str(self.path)!r} is one of the files to send", hint="Give another --aside."
+            )
+        self._open(os.O_APPEND).close()
+        if not existed:
+            self.path.unlink()
+
+    def write(self, documents: Iterable[dict[str, Any]]) -> str:
+        with self._open(os.O_TRUNC) as out:
+            for document in documents:
+                out.write(_line(document))
+            out.flush()
+            os.fsync(out.fileno())
+        return str(self.path)
+
+    def _open(self, how: int) -> IO[bytes]:
+        if self.path.is_symlink():
+            raise InvalidOption("aside", f"{str(self.path)!r} is a link", hint="Name the file itself.")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o600)
+        except OSError as error:
+            raise InvalidOption("aside", f"cannot be written: {error}", hint="Give another --aside.") from error
+        return os.fdopen(file, "wb")
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    try:
+        return (json.dumps(document, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # what was there is no text
+        return (json.dumps(document) + "\n").encode()
