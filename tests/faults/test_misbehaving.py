@@ -151,7 +151,8 @@ def test_innocents_beside_a_crashing_job_are_not_quarantined(start, history):  #
 
     for job in bad:
         assert ends(job, JobState.FAILED, 40).reason == FailureReason.CRASH_LOOP
-        assert history.begun(job) in (2, 3)  # the other one may have killed it just before it began
+        # The other bad job may have killed it before its first line, twice at most: the last attempt runs alone.
+        assert history.begun(job) in (1, 2, 3)
 
     done = [ends(job, JobState.COMPLETED, 40) for job in innocents]
     assert max(job.retry_count for job in done) <= 2  # one crash of each bad job may have hit it, no more
