@@ -19,7 +19,7 @@ ifdef NO_SKIPS
 export JOBQUEUE_NO_SKIPS := $(NO_SKIPS)
 endif
 
-.PHONY: help demo play report test lint bench bench-spark nemesis docs clean
+.PHONY: help demo play report test lint bench bench-spark nemesis mutants docs clean
 .DEFAULT_GOAL := help
 
 help:  ## say what there is
@@ -57,6 +57,9 @@ bench-spark: $(VENV)/.dev-installed  ## how fast the pipeline is, beside Spark's
 
 nemesis: $(VENV)/.dev-installed  ## try to break every promise: ARGS="--minutes 10 --seed 7 --configuration default"
 	$(PY) -m tests.nemesis $(ARGS)
+
+mutants: $(VENV)/.dev-installed  ## whether a test fails without each condition, lock and order of the SQL: ARGS="--minutes 50"
+	$(PY) -m tests.mutants $(ARGS)
 
 docs: $(VENV)/.dev-installed  ## the documentation, in docs/_build
 	$(PY) -m sphinx -W --keep-going -q docs docs/_build
