@@ -135,11 +135,11 @@ def replicated(*, version: int | None = None, synchronous: bool = False) -> Iter
         primary.close()
 
 
-def start_standby(primary: Server) -> Server:
-    """Copy a running primary and stream from it through a replication slot."""
+def start_standby(primary: Server, *, port: int = 0) -> Server:
+    """Copy a running primary and stream from it through a replication slot; on any free port unless one is named."""
     folder = Path(tempfile.mkdtemp(prefix="jobqueue-postgres-"))
     give_away(folder)
-    standby = Server(folder, primary.version, dict(primary.settings))
+    standby = Server(folder, primary.version, dict(primary.settings), port)
     try:
         source = f"host={primary.host} port={primary.port} user={primary.user} application_name={SLOT}"
         arguments = [f"--pgdata={standby.data}", f"--dbname={source}", "--checkpoint=fast", "--no-sync"]

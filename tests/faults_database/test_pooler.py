@@ -17,12 +17,13 @@ from .cluster import Cluster, has_program
 from .proxy import Proxy
 from .runner import QUICK, Laboratory, until
 
-POOLERS = ["proxy", "pgbouncer"] if has_program("pgbouncer") else ["proxy"]
+needs_pgbouncer = pytest.mark.skipif(not has_program("pgbouncer"), reason="PgBouncer is not installed")
+POOLERS = ["proxy", pytest.param("pgbouncer", marks=needs_pgbouncer)]
 POOLED = {**QUICK, "POOLER": True}
 
 
 @contextmanager
-def pgbouncer(cluster: Cluster) -> Iterator[int]:
+def pgbouncer(cluster: Cluster, *, pool_size: int = 4) -> Iterator[int]:
     folder = cluster.server.folder / "pgbouncer"
     folder.mkdir()
     port = free_port()
@@ -30,7 +31,7 @@ def pgbouncer(cluster: Cluster) -> Iterator[int]:
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\npostgres = user=postgres host=127.0.0.1 port={cluster.server.port}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
-        f"auth_file = {folder}/users.txt\npool_mode = transaction\ndefault_pool_size = 4\nmax_client_conn = 200\n"
+        f"auth_file = {folder}/users.txt\npool_mode = transaction\ndefault_pool_size = {pool_size}\nmax_client_conn = 200\n"
         f"ignore_startup_parameters = extra_float_digits\nlogfile = {folder}/log\n"
     )
     give_away(folder)

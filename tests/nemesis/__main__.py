@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import django
 
 from . import history
-from .checker import Breach, Row, World, check
+from .checker import Breach, Row, World, check, orders
 from .configurations import CONFIGURATIONS
 from .variants import RULES, STREAMS
 
@@ -36,8 +36,8 @@ SHOWN = 20
 
 ROWS = """
 SELECT id::text, queue_id, CASE WHEN group_key <> '' THEN group_key ELSE singleton_key END, seq, state, attempt,
-    claim_number, output->>'token'
-FROM jobqueue_job WHERE queue_id NOT LIKE 'passing-%' ORDER BY seq
+    claim_number, output->>'token', extract(epoch FROM started_at)::float8 - %s
+FROM jobqueue_job WHERE queue_id NOT LIKE 'passing-%%' ORDER BY seq
 """
 
 
@@ -47,6 +47,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--configuration", choices=CONFIGURATIONS, default="default")
     given = parser.parse_args()
+    if CONFIGURATIONS[given.configuration].pooler and shutil.which("pgbouncer") is None:
+        parser.error("this configuration needs PgBouncer: apt-get install pgbouncer")
     print(f"nemesis: seed {given.seed}, configuration {given.configuration}, {given.minutes:g} minutes", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="jobqueue-nemesis-"))
     breaches, figures = run(folder, given.configuration, given.seed, given.minutes * 60)
@@ -60,7 +62,7 @@ def main() -> int:
     for breach in breaches[:SHOWN]:
         print(f"  {breach.kind}: {breach.text}")
     again = f"--minutes {given.minutes:g} --seed {given.seed} --configuration {given.configuration}"
-    print(f'history, rows and logs: {folder}\nagain: make nemesis ARGS="{again}"')
+    print(f'history, tables and logs: {folder}\nagain: make nemesis ARGS="{again}"')
     return 1
 
 
@@ -86,25 +88,31 @@ def run(folder: Path, name: str, seed: int, seconds: float) -> tuple[list[Breach
         left = stage.drain(DRAIN_SECONDS)
         exits = stage.stop()
         world = _world(stage, striker, began, ended, first_slot, last_slot)
-    (folder / "rows.json").write_text(json.dumps([vars(row) for row in world.rows]))
+        stage.keep_tables()
     breaches = check(world)
     figures = {
-        "sent": len(world.sent), "runs": len(world.runs), "jobs": len(world.rows), "unfinished": left,
-        "keys": len(world.by_key), "strikes": dict(sorted(striker.counts.items())), "ended with": exits,
+        "sent": len(world.sent),
+        "runs": len(world.runs),
+        "jobs": len(world.rows),
+        "unfinished": left,
+        "keys": len(world.by_key),
+        "orders checked": sum(1 for _ in orders(world)),
+        "strikes": dict(sorted(striker.counts.items())),
+        "ended with": exits,
         "quiet seconds": round(sum(end - begin for begin, end in world.quiet)),
-    }  # fmt: skip
+    }
     return breaches, figures
 
 
 def _world(stage: Stage, striker: Striker, began: float, ended: float, first: datetime, last: datetime) -> World:
     from .stage import rows
 
-    found = [Row(*values) for values in rows(stage.dsn, ROWS)]
+    jobs = [Row(*values) for values in rows(stage.dsn, ROWS, time.time() - time.monotonic())]
     effects = Counter(dict(rows(stage.dsn, "SELECT job::text, count(*) FROM effect GROUP BY 1")))
     slots = rows(stage.dsn, "SELECT slot, count(job_id) FROM jobqueue_schedulerun WHERE NOT by_hand GROUP BY slot")
     slot_jobs = Counter({("tick", slot.astimezone(UTC).isoformat()): number for slot, number in slots})
     return World(
-        RULES, history.read(stage.folder), found, effects, slot_jobs, _due(first, last), STREAMS,
+        RULES, history.read(stage.folder), jobs, effects, slot_jobs, _due(first, last), STREAMS,
         striker.lost_between, _quiet(striker.disturbed, began, ended),
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ rows as plain SQL returns them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ ENDED = DEAD | {"completed", "cancelled", "stopped", "unknown_stopped"}
 # What an operator does to a job may end it, move it or run it again, so its key is no longer held by it.
 LETS_GO = frozenset({"retry", "skip", "cancel", "delete", "purge", "reschedule", "mend"})
 RESUMED_SECONDS = 2.0  # a process that was stopped may go on that long before it notices that its claim is gone
+NOTICED_SECONDS = 6.0  # after a failover, workers may run that long what they had claimed in the part that was lost
 
 
 class Breach(NamedTuple):
@@ -33,6 +35,8 @@ class Rules:
     ordered: bool = False  # runs of a key in the order sent
     blocks: bool = False  # a job that failed for good holds its key
     atomic: bool = False  # each completed job left one effect, any other none
+    one_waits: bool = False  # one job of a key waits for its first attempt
+    one_unfinished: bool = False  # one job of a key waits or runs
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Row:
     attempt: int
     number: int | None
     token: str | None
+    claimed: float | None = None  # when it was first claimed, by the clock of the events
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class World:
     capacities: Mapping[str, int] = field(default_factory=dict)  # stream → most jobs in its hands
     lost_between: Sequence[tuple[float, float]] = ()  # what was committed then may be gone: a standby lacked it
     quiet: Sequence[tuple[float, float]] = ()  # when nothing disturbed all keys at once
-    patience: float = 10.0  # seconds that a free key may wait in a quiet time
+    patience: float = 8.0  # seconds that a free key may wait in a quiet time
 
     def __post_init__(self) -> None:
         self.sent = {event["job"]: event for event in self.events if event["event"] == "sent"}
@@ -99,16 +104,23 @@ class World:
                 if event["verb"] == "purge":
                     self.cleared[event["queue"]].append(event)
 
+        self._let_go: dict[tuple[str, str], float] = {}
+
     def may_be_lost(self, moment: float) -> bool:
+        """Whether what was committed at that moment may be missing after a failover."""
         return any(begin <= moment <= end for begin, end in self.lost_between)
 
-    def was_touched(self, job: str, queue: str, before: float = float("inf")) -> bool:
-        """Whether an operator may have moved it; a verb whose answer was lost counts from its call on."""
-        deeds = [*self.touched[job], *self.cleared[queue]]
-        return any(deed["verb"] in LETS_GO and deed["called"] < before for deed in deeds)
+    def is_unsure(self, begin: float, end: float) -> bool:
+        """Whether a failover that lost commits lies in that time, or workers had not yet noticed it."""
+        return any(begin <= until + NOTICED_SECONDS and since <= end for since, until in self.lost_between)
 
-    def lost_before(self, moment: float) -> bool:
-        return any(begin <= moment for begin, _ in self.lost_between)
+    def let_go_at(self, job: str, queue: str) -> float:
+        """From when on an operator may have moved it; a verb whose answer was lost counts from its call on."""
+        if (job, queue) not in self._let_go:
+            verbs = [*self.touched[job], *self.cleared[queue]]
+            calls = [verb["called"] for verb in verbs if verb["verb"] in LETS_GO]
+            self._let_go[job, queue] = min(calls, default=math.inf)
+        return self._let_go[job, queue]
 
 
 def _runs(events: Iterable[Event]) -> list[Run]:
@@ -138,7 +150,8 @@ def check(world: World) -> list[Breach]:
 def nothing_is_lost(world: World) -> Iterator[Breach]:
     for job, event in world.sent.items():
         gone = job not in world.by_id
-        if gone and not world.was_touched(job, event["queue"]) and not world.may_be_lost(event["at"]):
+        untouched = world.let_go_at(job, event["queue"]) == math.inf
+        if gone and untouched and not world.may_be_lost(event["at"]):
             yield Breach("lost", f"{job} of {event['queue']}/{event['key']} was acknowledged and is not there")
 
 
@@ -172,40 +185,82 @@ def _pauses(world: World) -> Iterator[tuple[int, float, float]]:
 
 def in_order(world: World) -> Iterator[Breach]:
     """If one send was acknowledged before the other was called, the first has ended before the second begins."""
+    for before, after, began in orders(world):
+        if not _had_ended(world, before, began):
+            place = f"{before['queue']}/{before['key']}"
+            yield Breach("order", f"{place}: {after['job']} began before {before['job']} had ended")
+
+
+def orders(world: World) -> Iterator[tuple[Event, Event, float]]:
+    """All pairs of jobs whose order is promised, and when the later one began."""
     for (queue, key), runs in world.by_key.items():
         if not world.rules[queue].ordered:
             continue
-        first: dict[str, Run] = {}
+        first: dict[str, float] = {}
         for run in runs:
-            first.setdefault(run.job, run)
-        known = [(world.sent[job], run) for job, run in first.items() if job in world.sent]
+            first.setdefault(run.job, run.began)
+        known = [(world.sent[job], began) for job, began in first.items() if job in world.sent]
         for before in world.sent_to[queue, key]:
             if before["delayed"] or world.may_be_lost(before["at"]):
                 continue
-            for after, run in known:
-                if before["at"] < after["called"] and not _had_ended(world, before["job"], queue, run.began):
-                    yield Breach("order", f"{queue}/{key}: {after['job']} began before {before['job']} had ended")
+            for after, began in known:
+                if before["at"] < after["called"]:
+                    yield before, after, began
 
 
-def _had_ended(world: World, job: str, queue: str, moment: float) -> bool:
+def _had_ended(world: World, sent: Event, moment: float) -> bool:
     """Whether a job had its last run before that moment, or an operator had let its key go."""
-    if world.was_touched(job, queue, moment) or world.lost_before(moment):
+    job, queue = sent["job"], sent["queue"]
+    if world.let_go_at(job, queue) < moment or world.is_unsure(moment, moment):
         return True
     row = world.by_id.get(job)
     if row is None:
         return True  # judged by another law
-    later = [run for run in world.by_job[job] if run.began > moment or (run.ended or run.began) > moment]
-    if later:
+    runs = world.by_job[job]
+    if any(run.began > moment or (run.ended or run.began) > moment for run in runs):
         return False
-    return bool(world.by_job[job]) or row.state in DEAD
+    return bool(runs) or row.state in DEAD
 
 
 def attempts_count_up(world: World) -> Iterator[Breach]:
     for job, runs in world.by_job.items():
         for one, other in pairwise(runs):
-            explained = world.lost_before(other.began) or world.was_touched(job, one.queue, other.began)
+            explained = world.is_unsure(one.began, other.began) or world.let_go_at(job, one.queue) < other.began
             if other.attempt <= one.attempt and not explained:
                 yield Breach("attempts", f"{job}: attempt {one.attempt}, then {other.attempt}")
+
+
+def policies_keep_their_limits(world: World) -> Iterator[Breach]:
+    """Two jobs of a key are never seen at once in a state of which the policy allows one."""
+    for (queue, key), sends in world.sent_to.items():
+        rules = world.rules[queue]
+        if not (rules.one_waits or rules.one_unfinished):
+            continue
+        spans = []
+        for event in sends:
+            until = (
+                _unfinished_until(world, event["job"]) if rules.one_unfinished else _waits_until(world, event["job"])
+            )
+            touched = world.let_go_at(event["job"], queue) < math.inf
+            if until is not None and not touched and not world.is_unsure(event["at"], until):
+                spans.append((event["at"], until, event["job"]))
+        for (_, end, one), (begin, _, other) in pairwise(sorted(spans)):
+            if begin < end:
+                yield Breach("policy", f"{queue}/{key}: {other} was stored beside {one}")
+
+
+def _waits_until(world: World, job: str) -> float | None:
+    """Jobs are claimed ahead, so the begin of a run is not the moment."""
+    return world.by_id[job].claimed if job in world.by_id else None
+
+
+def _unfinished_until(world: World, job: str) -> float | None:
+    """The last moment at which it certainly had not finished."""
+    accepted = world.by_id[job].token if job in world.by_id else None
+    for run in world.by_job[job]:
+        if run.token == accepted:
+            return run.ended
+    return max((run.began for run in world.by_job[job]), default=None)
 
 
 def no_stale_result(world: World) -> Iterator[Breach]:
@@ -227,7 +282,7 @@ def completed_is_final(world: World) -> Iterator[Breach]:
         if row.state != "completed" or world.touched[row.id]:
             continue
         accepted = next((run for run in world.by_job[row.id] if run.token == row.token), None)
-        if accepted is None or accepted.ended is None or world.lost_before(accepted.ended):
+        if accepted is None or accepted.ended is None or world.may_be_lost(accepted.ended):
             continue
         again = [run for run in world.by_job[row.id] if run.began > accepted.ended]
         if again:
@@ -297,6 +352,7 @@ CHECKS: tuple[Callable[[World], Iterator[Breach]], ...] = (
     no_overlap,
     in_order,
     attempts_count_up,
+    policies_keep_their_limits,
     no_stale_result,
     completed_is_final,
     effects_once,

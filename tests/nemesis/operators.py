@@ -49,7 +49,8 @@ class Operator:
         connection.close()
 
     def pick(self, states: tuple[str, ...], most: int = 1, *, ordered: bool | None = None) -> list[tuple[Any, str]]:
-        queues = [one.queue for one in VARIANTS.values() if ordered in (None, one.fifo) and one.queue != "free"]
+        possible = [variant for variant in VARIANTS.values() if ordered in (None, variant.rules.ordered)]
+        queues = [variant.queue for variant in possible if variant.queue != "free"]
         where = "state = ANY(%s) AND queue_id = ANY(%s)"
         with connection.cursor() as cursor:
             query = f"SELECT id, queue_id FROM jobqueue_job WHERE {where} ORDER BY random() LIMIT %s"

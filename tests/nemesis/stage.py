@@ -23,7 +23,7 @@ from tests.faults_database.cluster import OPTIONS, Cluster
 from tests.faults_database.proxy import Proxy
 from tests.faults_database.standby import CHOOSE_PRIMARY, REPLICATION, ReplicatedCluster, start_standby
 
-from .configurations import OVERS, Configuration
+from .configurations import FAILOVERS, Configuration
 from .history import FOLDER, write
 from .settings import database
 from .variants import SCHEDULE, STREAMS, VARIANTS, WORKED_ON
@@ -77,7 +77,6 @@ class Stage:
         self.streamers: list[Program] = []
         self.others: list[Program] = []
         self._exits = ExitStack()
-        self._is_over = False
 
     # ---------------------------------------------------------------------------------------------------------- begin
 
@@ -94,13 +93,29 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         for program in (*self.others, *self.streamers, *self.workers):
             program.kill()
+        self._keep_log(self.primary)
         self._exits.close()
+
+    def _keep_log(self, server: Server) -> None:
+        """A server's folder goes with it; its log may explain a breach."""
+        with (self.folder / f"postgres-{server.port}.log").open("ab") as out:
+            out.write(server.log.read_bytes())
+
+    def keep_tables(self) -> None:
+        """Write the rows in the end beside the histories, for a person who has to understand a breach."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for table in ("job", "worker", "queue", "schedulerun"):
+                with (self.folder / f"{table}.csv").open("wb") as out, connection.cursor() as cursor:
+                    query = f"COPY (SELECT * FROM jobqueue_{table}) TO STDOUT WITH (FORMAT csv, HEADER)"
+                    with cursor.copy(query.encode()) as copy:
+                        for block in copy:
+                            out.write(block)
 
     def _start_servers(self) -> None:
         self.primary = start_throwaway(self.configuration.version, fsync=True, settings=REPLICATION)
         self._exits.callback(self.primary.close)
         self.standby: Server | None = None
-        if not self.configuration.without >= OVERS:
+        if not self.configuration.without >= FAILOVERS:
             self.standby = start_standby(self.primary)
             self._exits.callback(self.standby.close)
         self.proxy = self._exits.enter_context(Proxy(self.primary.port))
@@ -108,7 +123,7 @@ class Stage:
         if self.configuration.pooler:
             from tests.faults_database.test_pooler import pgbouncer
 
-            self.port = self._exits.enter_context(pgbouncer(Cluster(self.primary)))
+            self.port = self._exits.enter_context(pgbouncer(Cluster(self.primary), pool_size=30))
 
     @property
     def dsn(self) -> str:
@@ -200,14 +215,23 @@ class Stage:
         return self._pair().hold_back()
 
     def fail_over(self) -> None:
+        """Kill the primary and promote its standby."""
         pair = self._pair()
         pair.fail_over()
         with psycopg.connect(Cluster(pair.standby).dsn(), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
             connection.execute("SELECT pg_reload_conf()")
-        self.primary, self._is_over = pair.standby, True
+        self.primary, self.standby = pair.standby, None
         self.proxy.target = self.primary.port
         self.proxy.reset_all()
+        self._keep_log(pair.primary)
+        pair.primary.close()
+        self._gone = pair.primary
+
+    def replace_standby(self) -> None:
+        """Start a new standby where the old primary was, so that the next failover finds one."""
+        self.standby = start_standby(self.primary, port=self._gone.port)
+        self._exits.callback(self.standby.close)
 
     # ------------------------------------------------------------------------------------------------------------- end
 
@@ -224,7 +248,7 @@ class Stage:
                     "SELECT id::text, queue_id, state FROM jobqueue_job WHERE queue_id NOT LIKE 'passing-%'"
                     " AND state NOT IN ('completed', 'cancelled', 'stopped', 'unknown_stopped')"
                 ).fetchall()
-            dead = [(id, queue) for id, queue, state in left if VARIANTS[queue].fifo and state not in _OPEN]
+            dead = [(id, queue) for id, queue, state in left if VARIANTS[queue].rules.blocks and state not in _OPEN]
             unfinished = [one for one in left if one[2] in _OPEN]
             if (not dead and not unfinished) or time.monotonic() > deadline:
                 return len(unfinished)
@@ -246,6 +270,6 @@ class Stage:
 _OPEN = ("created", "retry", "active", "cancelling", "unknown_retry")
 
 
-def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
+def rows(dsn: str, query: str, *params: Any) -> list[tuple[Any, ...]]:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        return connection.execute(query.encode()).fetchall()
+        return connection.execute(query.encode(), params or None).fetchall()

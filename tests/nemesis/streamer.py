@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -49,13 +50,17 @@ def serve(name: str, job: Any) -> None:
     fails = job.attempt <= job.data["fails"]
     write("ended", token=token, how="raised" if fails else "returned")
     write("finishing", stream=name, job=str(job.pk))
-    try:
-        if fails:
-            services.fail(job, "as told")
+    finish = partial(services.fail, job, "as told") if fails else partial(services.complete, job, {"token": token})
+    while True:  # what was received is the receiver's to finish, also when the connection is lost
+        try:
+            finish()
+        except JobQueueError:
+            return  # the claim was lost, or the answer of the first try was
+        except Error:
+            connection.close()
+            time.sleep(0.3)
         else:
-            services.complete(job, {"token": token})
-    except JobQueueError:
-        pass  # the claim was lost
+            return
 
 
 if __name__ == "__main__":

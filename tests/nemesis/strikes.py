@@ -19,6 +19,7 @@ from django_jobqueue import services
 from django_jobqueue.exceptions import JobQueueError
 from django_jobqueue.models import Job
 
+from .configurations import FAILOVERS
 from .history import write
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ KINDS: dict[str, tuple[int, tuple[float, float]]] = {
     "fail_over": (1, (0, 0)),
     "fail_over_without_the_last_seconds": (1, (1.0, 2.0)),
 }
+LULL_SECONDS = 30.0
 DISTURBS_ALL = frozenset(
     {"restart_fast", "restart_immediate", "vacuum_full", "lock_table", "fail_over",
      "fail_over_without_the_last_seconds", "terminate_backends", "kill_supervisor", "stop_process", "cut_network",
@@ -63,20 +65,25 @@ DISTURBS_ALL = frozenset(
 
 
 def plan(seed: int, seconds: float, without: frozenset[str]) -> list[Strike]:
-    """Strikes for that long; at most one failover of each kind, in the second half, because each takes a standby."""
+    """Strikes for that long, and a failover every three minutes, or one.
+
+    At the end of each minute come only strikes that concern one key, because others must not notice those.
+    """
     chance = random.Random(seed)
-    names = [name for name in KINDS if name not in without and not name.startswith("fail_over")]
-    weights = [KINDS[name][0] for name in names]
-    found, at = [], 3.0
+    names = [name for name in KINDS if name not in without | FAILOVERS]
+    strikes, at = [], 3.0
     while at < seconds:
-        name = chance.choices(names, weights)[0]
-        found.append(Strike(at, name, chance.random(), chance.uniform(*KINDS[name][1])))
+        possible = [name for name in names if at % 60 < 60 - LULL_SECONDS or name not in DISTURBS_ALL]
+        name = chance.choices(possible, [KINDS[name][0] for name in possible])[0]
+        strikes.append(Strike(at, name, chance.random(), chance.uniform(*KINDS[name][1])))
         at += chance.uniform(1.0, 6.0)
-    overs = [name for name in KINDS if name.startswith("fail_over") and name not in without]
-    if overs:
-        name = chance.choice(overs)
-        found.append(Strike(seconds * 0.6, name, chance.random(), chance.uniform(*KINDS[name][1])))
-    return sorted(found, key=lambda strike: strike.at)
+    if failovers := sorted(FAILOVERS - without):
+        number = max(1, round(seconds / 180))
+        for place in range(number):
+            name = chance.choice(failovers)
+            at = seconds * (place + 0.5) / number // 60 * 60 + 20.0
+            strikes.append(Strike(at, name, chance.random(), chance.uniform(*KINDS[name][1])))
+    return sorted(strikes, key=lambda strike: strike.at)
 
 
 class Striker:
@@ -92,7 +99,7 @@ class Striker:
     def strike(self, strike: Strike) -> None:
         self.counts[strike.name] = self.counts.get(strike.name, 0) + 1
         work: Callable[[Strike], None] = getattr(self, strike.name)
-        if strike.seconds and not strike.name.startswith("fail_over"):
+        if strike.seconds and strike.name not in FAILOVERS:
             thread = threading.Thread(target=self._noted, args=(work, strike), daemon=True)
             thread.start()
             self._lasting.append(thread)
@@ -219,15 +226,17 @@ class Striker:
     # ------------------------------------------------------------------------------------------------------- failover
 
     def fail_over(self, strike: Strike) -> None:
-        """With a standby that has everything that was acknowledged."""
+        """The standby has everything that was acknowledged."""
         self.stage.make_synchronous()
         self.stage.fail_over()
+        self.stage.replace_standby()
 
     def fail_over_without_the_last_seconds(self, strike: Strike) -> None:
         begin = self.stage.hold_back()
         time.sleep(strike.seconds)
         self.stage.fail_over()
         self.lost_between.append((begin, time.monotonic()))
+        self.stage.replace_standby()
 
 
 def _one(several: list[Any], draw: float) -> Any:

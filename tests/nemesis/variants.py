@@ -45,10 +45,11 @@ VARIANTS = {
         _fifo("expiring", 3, handler="stubborn", weight=1, seconds=(0.0, 0.3)),
         _fifo("skip", 40, Rules(serial=True, ordered=True), options={"on_exhausted": "skip"}),
         Variant("singleton", 10, ONE_AT_A_TIME, options={"policy": "singleton"}),
-        Variant("stately", 10, ONE_AT_A_TIME, options={"policy": "stately"}),
-        Variant("exclusive", 10, ONE_AT_A_TIME, options={"policy": "exclusive"}),
-        Variant("keyed", 10, ONE_AT_A_TIME),
-        Variant("grouped", 10, ONE_AT_A_TIME, grouped=True, seconds=(0.0, 0.05)),
+        Variant("stately", 10, Rules(serial=True, one_waits=True), options={"policy": "stately"}),
+        Variant("short", 10, Rules(one_waits=True), options={"policy": "short"}),
+        Variant("exclusive", 10, Rules(serial=True, one_unfinished=True), options={"policy": "exclusive"}),
+        Variant("keyed", 10, Rules(serial=True, one_unfinished=True)),
+        Variant("grouped", 10, ORDERED, grouped=True, seconds=(0.0, 0.05)),
         Variant("scratch", 0, Rules(), seconds=(0.0, 0.05)),  # that operators purge
         Variant("free", 0, Rules(), seconds=(0.0, 0.01), weight=0),  # must never wait
         Variant("streamed", 0, Rules(), by="stream", seconds=(0.0, 0.05)),
