@@ -31,7 +31,8 @@ def pgbouncer(cluster: Cluster, *, pool_size: int = 4) -> Iterator[int]:
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\npostgres = user=postgres host=127.0.0.1 port={cluster.server.port}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
-        f"auth_file = {folder}/users.txt\npool_mode = transaction\ndefault_pool_size = {pool_size}\nmax_client_conn = 200\n"
+        f"auth_file = {folder}/users.txt\npool_mode = transaction\ndefault_pool_size = {pool_size}\n"
+        "max_client_conn = 200\n"
         f"ignore_startup_parameters = extra_float_digits\nlogfile = {folder}/log\n"
     )
     give_away(folder)
