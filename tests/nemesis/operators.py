@@ -29,6 +29,7 @@ WAITING, RUNNING, DEAD = ("created", "retry"), ("active",), ("failed", "expired"
 class Operator:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
+        self.paused = ""
 
     def run(self) -> None:
         from django_jobqueue.exceptions import JobQueueError
@@ -40,6 +41,7 @@ class Operator:
         ]  # fmt: skip
         while not stopping.wait(self.chance.uniform(0.1, 0.8)):
             try:
+                self.resume()  # if that was not possible at its time
                 self.chance.choices([deed for _, deed in deeds], [weight for weight, _ in deeds])[0]()
             except JobQueueError:
                 pass  # refused: the job was not in that state any more
@@ -105,9 +107,17 @@ class Operator:
 
         queue = self.chance.choice([queue for queue in VARIANTS if queue not in ("free", "ticking")])
         write("paused_queue", queue=queue)
+        self.paused = queue
         services.pause(queue)
         stopping.wait(self.chance.uniform(0.1, 1.5))
-        services.resume(queue)
+        self.resume()
+
+    def resume(self) -> None:
+        from django_jobqueue import services
+
+        if self.paused:
+            services.resume(self.paused)
+            self.paused = ""
 
     def purge(self) -> None:
         from django_jobqueue import services

@@ -242,6 +242,8 @@ class Stage:
     def drain(self, seconds: float) -> int:
         """Mend and wait until every job has ended; how many have not."""
         deadline = time.monotonic() + seconds
+        for queue in VARIANTS:  # an operator may have lost its connection while a queue was paused
+            services.resume(queue)
         while True:
             with psycopg.connect(self.dsn, autocommit=True) as connection:
                 left = connection.execute(
@@ -249,8 +251,9 @@ class Stage:
                     " AND state NOT IN ('completed', 'cancelled', 'stopped', 'unknown_stopped')"
                 ).fetchall()
             dead = [(id, queue) for id, queue, state in left if VARIANTS[queue].rules.blocks and state not in _OPEN]
-            unfinished = [one for one in left if one[2] in _OPEN]
+            unfinished = [row for row in left if row[2] in _OPEN]
             if (not dead and not unfinished) or time.monotonic() > deadline:
+                connections["default"].close()
                 return len(unfinished)
             for id, queue in dead:
                 write("verb", verb="skip", jobs=[id], queue=queue, called=time.monotonic())
@@ -260,7 +263,6 @@ class Stage:
     def _skip(self, ids: list[str]) -> None:
         if ids:
             services.skip(ids, reason="the end of the nemesis")
-            connections["default"].close()
 
     def stop(self) -> dict[str, int]:
         """How each program ended."""
