@@ -67,6 +67,7 @@ class Cluster:
         for name in ("work", "talk"):
             services.create_queue(name, using=ALIAS, retry_limit=50, retry_delay=0, retry_backoff=False)
         self.sql("CREATE TABLE effect (job uuid, n int)")
+        connections[ALIAS].close()  # a test may restart the server, also the first: none starts with an open session
 
     def empty(self) -> None:
         """As it was after ``prepare``, for the next test."""
