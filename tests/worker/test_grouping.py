@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
@@ -18,7 +19,10 @@ from django_jobqueue.grouping import Grouping
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
 from django_jobqueue.worker import work
-from tests.waiting import until
+from django_jobqueue.worker.endings import Recorded, Untouched
+from django_jobqueue.worker.executor import Executor
+from django_jobqueue.worker.slots import Slots
+from tests.waiting import PATIENCE, until
 
 from .conftest import ends, sent
 
@@ -172,17 +176,66 @@ def test_plain_and_grouped_workers_share_a_queue(queue, run):  # R068
 
 
 @override_settings(JOBQUEUE={"NOTIFY": False})
-def test_a_group_goes_on_at_once_when_a_job_ended(queue, run):  # R033
-    @job(queue=queue.name)
-    def handle(group: str, n: int) -> None: ...
+def test_a_group_goes_on_at_once_when_a_job_ended(queue, run, gate):  # R033
+    """Not by polling: the worker looks for the second job in vain, and would look again in an hour."""
 
-    send_groups(queue, 1, 15)
+    @job(queue=queue.name)
+    def handle(group: str, n: int) -> None:
+        gate.wait()
+
+    send_groups(queue, 1, 2)
     Job.objects.update(name=handle.name)
-    began = time.monotonic()
-    run(queue.name, grouping="head", poll_seconds=5)
+    worker = run(queue.name, grouping="head", poll_seconds=3600)
+    assert gate.reached.wait(PATIENCE)
+    until(lambda: worker._child.line.patience() > 0, "the worker has looked for the second job")
+    assert not Job.objects.filter(state=JobState.COMPLETED).exists()
+
+    gate.opened.set()
 
     all_end()
-    assert time.monotonic() - began < 30  # by polling alone it would take 70 seconds
+
+
+@pytest.fixture
+def executor(transactional_db: None) -> Iterator[Executor]:
+    """The threads of a worker without its loop, which would give back what waits behind a slow job."""
+    made = Executor(1, Slots(1), threading.Event(), "default")
+    made.start()
+    yield made
+    made.stop()
+    for thread in made._threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_jobs_behind_an_atomic_one_that_lost_its_claim_are_not_begun(queue, executor, gate):  # B29 R067
+    """Another worker has claimed them too: they would run beside, or before, the job ahead of them."""
+    began: list[int] = []
+
+    @job(queue=queue.name, atomic=True)
+    def handle(group: str, n: int) -> None:
+        began.append(n)
+        gate.wait()
+
+    send_groups(queue, 1, 3)
+    Job.objects.update(name=handle.name)
+    jobs = services.fetch(queue.name, 3, grouping="fill", worker="silent")
+    for one in jobs:
+        one.deadline = one.begin_by = time.monotonic() + 600
+    executor.begin_group([(one, handle) for one in jobs])
+    assert gate.reached.wait(PATIENCE)
+
+    services.mark_worker_unresponsive("silent")
+    again = services.fetch(queue.name, 3, grouping="fill", worker="other")
+    assert again == jobs
+    gate.opened.set()
+
+    until(lambda: len(executor.results) == 3, "all three have ended")
+    assert began == [0]
+    assert [(one, ending) for one, ending, _ in executor.results] == [
+        (jobs[0], Recorded(lost=True)), (jobs[1], Untouched()), (jobs[2], Untouched())
+    ]  # fmt: skip
+    services.finish_many([(one, None) for one in again])
+    assert set(Job.objects.values_list("state", "assignee")) == {(JobState.COMPLETED, "other")}
 
 
 def test_a_job_that_names_no_handler_keeps_its_group_waiting(queue, run):  # R067
