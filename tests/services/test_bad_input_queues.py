@@ -86,13 +86,25 @@ def test_a_queue_itself_is_as_good_as_its_name_or_refused(queue, verb):
         assert Queue.objects.filter(pk=queue.pk).exists()
 
 
-def test_there_is_nothing_to_delete_where_there_is_no_queue():
-    for name in (*bad_values.QUEUES, None):
-        before = snapshot()
-        with transaction.atomic():
-            with suppress(InvalidOption):
-                assert services.delete_queue(name) is False, shown(name)
-            assert snapshot() == before
+def is_text(name: object) -> bool:
+    """Whether PostgreSQL can store it as text, so that a queue could have that name."""
+    return isinstance(name, str) and name not in (bad_values.NUL, bad_values.SURROGATE)
+
+
+@pytest.mark.parametrize("name", tuple(filter(is_text, bad_values.QUEUES)), ids=shown)
+def test_there_is_nothing_to_delete_where_there_is_no_queue(queue, name):
+    before = snapshot()
+
+    assert services.delete_queue(name) is False
+
+    assert snapshot() == before
+    assert services.delete_queue(queue.name) is True
+
+
+def test_what_cannot_be_a_name_is_refused_by_a_deletion():  # R315
+    names = [name for name in (*bad_values.QUEUES, None) if not is_text(name)]
+
+    refuses_all(services.delete_queue, names, InvalidOption, option="queue")
 
 
 @pytest.mark.parametrize("verb", ("complete", "fail", "stop", "delete", "retry", "get_job", "why", "reschedule"))
