@@ -14,6 +14,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,11 +26,15 @@ from pathlib import Path
 
 from example_project.postgres import throwaway
 
-from .sandbox import NOT_RUN, PACKAGE, ROOT, SURVIVED, Sandbox, Verdict, chosen, import_third_parties, read_record
-from .sources import Mutant, mutants_of
+from . import judging
+from .judging import CHOSEN, NOT_RUN, OPTIONS, SURVIVED, Options, Verdict, mutants_of, read_results
+from .sources import Mutant, marked
 
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "django_jobqueue"
 FOLDER = Path(tempfile.gettempdir()) / "jobqueue-mutants"
-SERVER: dict[str, str | int] = {"max_connections": 200, "log_parameter_max_length": 0}
+NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "_build", "build", "dist", "spark-warehouse", "lake")
+WARM_UP = "tests/test_factories.py"
 
 
 def main() -> int:
@@ -41,69 +48,60 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the copy and the results: %(default)s")
     given = parser.parse_args()
     if given.list:
-        print(*mutants_named(ROOT, given.only), sep="\n")
+        print(*mutants_of(ROOT, PACKAGE), sep="\n")
         return 0
-    given.folder.mkdir(parents=True, exist_ok=True)
-    import_third_parties()
-    return judge_all(given)
+    copy = given.folder / "original"
+    copied(ROOT, copy)
+    mutants = mutants_of(copy, PACKAGE)
+    judge(given, copy, mutants)
+    known = read_results(given.folder / "results.jsonl")
+    return report([mutant for mutant in mutants if given.only in str(mutant)], known)
 
 
-def mutants_named(root: Path, only: str) -> list[Mutant]:
-    return [mutant for mutant in mutants_of(root, PACKAGE) if only in str(mutant)]
-
-
-def judge_all(given: argparse.Namespace) -> int:
-    results = given.folder / "results.jsonl"
-    known = read_results(results)
-    deadline = time.monotonic() + given.minutes * 60
-    with throwaway(settings=SERVER) as server:
-        sandbox = Sandbox(given.folder, server)
-        sandbox.prepare()
-        record_changes(sandbox, given.folder / "recorded.json", given.tests.split(","))
-        record = read_record(sandbox.record)
-        mutants = mutants_named(sandbox.tree, given.only)
-        for mutant in mutants:
-            before = known.get(mutant.key)
-            if before is not None and not (given.survivors and before.verdict in (SURVIVED, NOT_RUN)):
-                continue
-            if time.monotonic() > deadline:
-                print("the time is over; the next run goes on from here")
-                break
-            tests = chosen(mutant, record, given.seconds)
-            verdict = sandbox.judge(mutant, tests) if tests else Verdict(mutant.key, NOT_RUN, "", 0, 0.0)
-            known[mutant.key] = verdict
-            print(f"{verdict.verdict:9}{verdict.seconds:6.1f} s  {mutant}  [{verdict.by or verdict.tests}]", flush=True)
-            with results.open("a") as file:
-                file.write(json.dumps(asdict(verdict)) + "\n")
-    return report(mutants, known)
-
-
-def record_changes(sandbox: Sandbox, seen_file: Path, places: list[str]) -> None:
-    """Record the test modules that have changed since they were recorded; all, when the SQL has."""
-    root = sandbox.tree
-    every = mutants_of(root, PACKAGE)
-    sql = hashlib.sha256("".join(mutant.key for mutant in every).encode()).hexdigest()
+def judge(given: argparse.Namespace, copy: Path, mutants: list[Mutant]) -> None:
+    """Have pytest do it, in a copy with marked modules and on a server of its own."""
+    tree, seen_file = given.folder / "marked", given.folder / "recorded.json"
+    copied(copy, tree)
+    for path in sorted({mutant.path for mutant in mutants}):
+        of_path = [mutant for mutant in mutants if mutant.path == path]
+        (tree / path).write_text(marked((copy / path).read_text(), of_path))
+    modules = [module for place in given.tests.split(",") for module in test_modules(copy / place)]
+    sql = hashlib.sha256("".join(mutant.key for mutant in mutants).encode()).hexdigest()
     seen = json.loads(seen_file.read_text()) if seen_file.exists() else {}
-    for place in places:
-        paths = [root / place] if place.endswith(".py") else sorted((root / place).rglob("test_*.py"))
-        now = {str(path.relative_to(root)): f"{digest(path)} {sql}" for path in paths}
-        changed = [path for path, of_path in now.items() if seen.get(path) != of_path]
-        if changed:
-            print(f"recording {len(changed)} test modules of {place}", flush=True)
-            sandbox.record_marks(every, changed)
-            seen |= now
-            seen_file.write_text(json.dumps(seen))
+    now = {str(path.relative_to(copy)): f"{digest(path)} {sql}" for path in modules}
+    options = Options(
+        root=str(copy),
+        package=PACKAGE,
+        record=str(given.folder / "record.jsonl"),
+        results=str(given.folder / "results.jsonl"),
+        output=str(given.folder / "output.txt"),
+        only=given.only,
+        seconds=given.seconds,
+        deadline=time.time() + given.minutes * 60,
+        again=given.survivors,
+        recording=[path for path, of_path in now.items() if seen.get(path) != of_path],
+    )
+    if options.recording:
+        print(f"recording {len(options.recording)} test modules", flush=True)
+    arguments = ["-p", judging.__name__, "-p", "no:cacheprovider", "-q", "-s", "-m", CHOSEN, "--create-db"]
+    with throwaway(settings={"max_connections": 200}) as server:
+        ours = {"JOBQUEUE_TEST_DSN": server.dsn, "PYTHONPATH": str(tree), OPTIONS: json.dumps(asdict(options))}
+        command = [sys.executable, "-m", "pytest", *arguments, WARM_UP, *now]
+        subprocess.run(command, cwd=tree, env={**os.environ, **ours}, check=True)
+    seen_file.write_text(json.dumps(seen | now))
+
+
+def copied(source: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, ignore=NOT_COPIED)
+
+
+def test_modules(place: Path) -> list[Path]:
+    return [place] if place.suffix else sorted(place.rglob("test_*.py"))
 
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def read_results(path: Path) -> dict[str, Verdict]:
-    if not path.exists():
-        return {}
-    lines = (json.loads(line) for line in path.read_text().splitlines())
-    return {line["key"]: Verdict(**line) for line in lines}
 
 
 def report(mutants: list[Mutant], known: dict[str, Verdict]) -> int:

@@ -1,4 +1,4 @@
-"""The SQL in the source text of a package: what can be cut out of it, and the module without it.
+"""The SQL in the source text of a module: what can be cut out of it, and marks by which that is done when it is sent.
 
 Any string is looked at, wherever it stands, except docstrings: a constant, an f-string, a fragment from which others
 are composed. So no module and no constant is named here.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from pathlib import Path
 
 from .cutting import Cut, cuts
 
+_CUT = re.compile(r"/\*cut (\w+)\*/")
 _FIRST_STAND_IN = 0xE000  # private characters stand for what an f-string fills in
 _CONVERSIONS = {115: "{!s}", 114: "{!r}", 97: "{!a}"}
 
@@ -39,14 +41,6 @@ class Mutant:
         return f"{self.path}:{self.line} {self.name}: without {self.cut.kind}: {self.shown}"
 
 
-def mutants_of(root: Path, package: str) -> list[Mutant]:
-    found: list[Mutant] = []
-    for path in sorted((root / package).rglob("*.py")):
-        if "migrations" not in path.parts:
-            found += mutants_in(str(path.relative_to(root)), path.read_text())
-    return found
-
-
 def mutants_in(path: str, source: str) -> list[Mutant]:
     tree, found, seen = ast.parse(source), [], Counter[str]()
     names = _names(tree)
@@ -61,26 +55,29 @@ def mutants_in(path: str, source: str) -> list[Mutant]:
     return found
 
 
-def mutated(source: str, mutant: Mutant) -> str:
-    """The module's source with this one cut."""
-    return _rewritten(source, {mutant.literal: mutant.cut.applied_to})
-
-
 def marked(source: str, mutants: Iterable[Mutant]) -> str:
-    """The module's source with a comment in the SQL wherever one of these would cut."""
-    places: dict[int, list[tuple[int, str]]] = {}
+    """The module's source with comments in its SQL where each of these mutants' cuts begins and ends."""
+    marks: dict[int, list[tuple[int, str]]] = {}
     for mutant in mutants:
-        places.setdefault(mutant.literal, []).append((mutant.cut.start, mutant.key))
+        begin, end = (mutant.cut.start, f" /*cut {mutant.key}*/ "), (mutant.cut.end, f" /*end {mutant.key}*/ ")
+        marks.setdefault(mutant.literal, []).extend((begin, end))
+    return _rewritten(source, {number: partial(_inserted, of_literal) for number, of_literal in marks.items()})
 
-    def marking(number: int) -> Change:
-        def mark(text: str) -> str:
-            for start, key in sorted(places[number], reverse=True):
-                text = f"{text[:start]} /*mutant {key}*/ {text[start:]}"
-            return text
 
-        return mark
+def _inserted(marks: list[tuple[int, str]], text: str) -> str:
+    for place, mark in sorted(marks, reverse=True):
+        text = f"{text[:place]}{mark}{text[place:]}"
+    return text
 
-    return _rewritten(source, {number: marking(number) for number in places})
+
+def marks_in(sql: str) -> set[str]:
+    """The keys of the mutants whose cuts are marked in this SQL."""
+    return set(_CUT.findall(sql))
+
+
+def mutated(sql: str, mutant: Mutant) -> str:
+    """The SQL that a marked module composed, with this mutant's cut wherever it is marked."""
+    return re.sub(rf"/\*cut {mutant.key}\*/.*?/\*end {mutant.key}\*/", mutant.cut.instead, sql, flags=re.DOTALL)
 
 
 def _rewritten(source: str, changes: dict[int, Change]) -> str:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from .cutting import AND, FOR_UPDATE, ORDER_BY, SKIP_LOCKED, cuts
-from .sandbox import Recorded, chosen
-from .sources import marked, mutants_in, mutated
+from .judging import Recorded, chosen
+from .sources import Mutant, marked, marks_in, mutants_in, mutated
 
 SOURCE = '''
 """A module. Not SQL: WHERE a AND b."""
@@ -121,23 +122,27 @@ def test_strings_are_found_by_what_they_say_and_docstrings_are_not_sql():
     ]
 
 
-def test_a_mutated_module_differs_by_its_cut_alone():
-    names = [values(mutated(SOURCE, mutant)) for mutant in mutants_in("module.py", SOURCE)]
-
-    assert tidied(names[0]["IS_OURS"]) == "owner = %s"
-    assert tidied(names[2]["PLAIN"]) == "SELECT id FROM job WHERE state = 'active' AND owner = %s"
-    assert tidied(names[3]["lowest"]("x")) == "SELECT seq FROM job WHERE hold 'x' LIMIT 1"
-    assert names[2]["lowest"]("x") == values(SOURCE)["lowest"]("x")
-
-
 def test_a_marked_module_says_in_its_sql_which_mutants_it_has():
     mutants = mutants_in("module.py", SOURCE)
 
     names = values(marked(SOURCE, mutants))
 
-    assert all(f"/*mutant {mutant.key}*/" in names["PLAIN"] for mutant in mutants[:3])
-    assert mutants[4].key not in names["PLAIN"]
-    assert all(f"/*mutant {mutant.key}*/" in names["lowest"]("x") for mutant in mutants[3:])
+    assert marks_in(names["PLAIN"]) == {mutant.key for mutant in mutants[:3]}
+    assert marks_in(names["lowest"]("x")) == {mutant.key for mutant in mutants if mutant.name != "PLAIN"}
+
+
+def test_the_cut_is_made_in_what_a_marked_module_composes():
+    mutants = mutants_in("module.py", SOURCE)
+    names = values(marked(SOURCE, mutants))
+
+    def sent(sql: str, mutant: Mutant) -> str:
+        return tidied(re.sub(r"/\*.*?\*/", "", mutated(sql, mutant)))
+
+    assert sent(names["IS_OURS"], mutants[0]) == "owner = %s"
+    assert sent(names["IS_OURS"], mutants[1]) == "state = 'active' AND ((%s)::text IS NULL OR true)"
+    assert sent(names["PLAIN"], mutants[2]) == "SELECT id FROM job WHERE state = 'active' AND owner = %s"
+    assert sent(names["lowest"]("x"), mutants[3]) == "SELECT seq FROM job WHERE hold 'x' LIMIT 1"
+    assert sent(names["lowest"]("x"), mutants[2]) == tidied(values(SOURCE)["lowest"]("x"))
 
 
 def test_mutants_have_keys_of_their_own():

@@ -1,0 +1,314 @@
+"""A pytest plugin that runs the tests of one mutant after the other, each in a fork of a process that has imported all.
+
+The modules are marked (see ``sources``), and the cut is made in the text that is sent to the server. So nothing has to
+be imported or collected again, and a mutant takes as long as its tests. What is sent by processes that a test starts is
+not mutated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psycopg
+import pytest
+from django.db import connections
+from psycopg.conninfo import make_conninfo
+
+from .sources import Mutant, marks_in, mutants_in, mutated
+
+OPTIONS = "MUTANTS_OPTIONS"
+KILLED, SURVIVED, INVALID, NOT_RUN = "killed", "survived", "invalid", "not run"
+TEMPLATE = "mutants_template"
+CHOSEN = "not slow and not faults and not spark and not browser"
+
+# The server refused the text itself, so no test has judged what it does.
+_REFUSED = re.compile(
+    r"psycopg\.errors\.(SyntaxError|Undefined\w+|Ambiguous\w+|Indeterminate\w+|DatatypeMismatch|GroupingError"
+    r"|InvalidColumnReference|CannotCoerce)\b|psycopg\.ProgrammingError"
+)
+_NAMED = re.compile(r"(PREPARE|EXECUTE) (\w+)")
+_SPARE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the program asks of the plugin."""
+
+    root: str  # of the project; the tests run in a copy with marked modules
+    package: str
+    record: str  # files
+    results: str
+    output: str
+    only: str
+    seconds: float
+    deadline: float  # on the wall clock
+    again: bool
+    recording: list[str]  # test modules
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one test did when nothing was mutated."""
+
+    test: str
+    seconds: float
+    passed: bool
+    marks: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    key: str
+    verdict: str
+    by: str  # the test that failed
+    tests: int
+    seconds: float
+
+
+class Sent:
+    """Everything that is sent to the server: which marks it has, and the mutant that it is to have."""
+
+    def __init__(self) -> None:
+        self.marks: set[str] = set()
+        self.mutant: Mutant | None = None
+        self._named: dict[str, set[str]] = {}  # a prepared statement is sent once and executed by its name
+
+    def watch(self) -> None:
+        for name in ("execute", "executemany", "copy"):
+            setattr(psycopg.Cursor, name, self._watched(getattr(psycopg.Cursor, name)))
+
+    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(cursor: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+            return method(cursor, self._seen(query) if isinstance(query, str) else query, *args, **kwargs)
+
+        return watched
+
+    def _seen(self, sql: str) -> str:
+        marks = marks_in(sql)
+        for verb, name in _NAMED.findall(sql):
+            if verb == "PREPARE":
+                self._named[name] = marks
+            self.marks |= self._named.get(name, set())
+        self.marks |= marks
+        return mutated(sql, self.mutant) if self.mutant is not None and self.mutant.key in marks else sql
+
+
+sent = Sent()
+
+
+def pytest_configure() -> None:
+    sent.watch()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    options = Options(**json.loads(os.environ[OPTIONS]))
+    first = next(item for item in session.items if "test_factories" in item.nodeid)
+    _run(first, session.items[-1])  # makes the database, once for all forks
+    _close_connections()
+    database = _Database()
+    if options.recording:
+        paths = tuple(f"{path}::" for path in options.recording)
+        _wait(_fork(session, options, lambda: _record(session, options, paths)), None)
+        database.renew()
+    _judge_all(session, options, database)
+    return True
+
+
+def _judge_all(session: pytest.Session, options: Options, database: _Database) -> None:
+    items = {item.nodeid: item for item in session.items}
+    record = [test for test in read_record(Path(options.record)) if test.test in items]
+    known = read_results(Path(options.results))
+    for mutant in mutants_of(Path(options.root), options.package):
+        before = known.get(mutant.key)
+        is_wanted = before is None or (options.again and before.verdict in (SURVIVED, NOT_RUN))
+        if not is_wanted or options.only not in str(mutant):
+            continue
+        if time.time() > options.deadline:
+            print("the time is over; the next run goes on from here")
+            break
+        tests = chosen(mutant, record, options.seconds)
+        verdict = _judge(session, options, mutant, tests, items)
+        if tests:
+            database.renew()
+        print(f"{verdict.verdict:9}{verdict.seconds:6.1f} s  {mutant}  [{verdict.by or verdict.tests}]", flush=True)
+        with Path(options.results).open("a") as file:
+            file.write(json.dumps(asdict(verdict)) + "\n")
+
+
+def _judge(
+    session: pytest.Session, options: Options, mutant: Mutant, tests: list[Recorded], items: dict[str, pytest.Item]
+) -> Verdict:
+    if not tests:
+        return Verdict(mutant.key, NOT_RUN, "", 0, 0.0)
+    began = time.monotonic()
+
+    def work() -> int:
+        sent.mutant = mutant
+        wanted = {test.test for test in tests}
+        # In pytest's order: tests with transactions of their own come last, because they empty the database.
+        return _until_failure(session, [item for name, item in items.items() if name in wanted])
+
+    limit = _SPARE_SECONDS + 4 * sum(test.seconds for test in tests)
+    status = _wait(_fork(session, options, work), limit)
+    output = Path(options.output).read_text(errors="replace")
+    failed = re.findall(r"^FAILED (.+)$", output, re.MULTILINE)
+    by = failed[0] if failed else ("" if status == 0 else f"status {status}")
+    verdict = SURVIVED if status == 0 else INVALID if _REFUSED.search(output) else KILLED
+    return Verdict(mutant.key, verdict, by, len(tests), round(time.monotonic() - began, 1))
+
+
+def _until_failure(session: pytest.Session, items: list[pytest.Item]) -> int:
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        reports = _run(item, following or session.items[0])
+        failed = [report for report in reports if report.failed]
+        if failed:
+            print(failed[0].longreprtext, f"FAILED {item.nodeid}", sep="\n")
+            return 1
+    return 0
+
+
+def _record(session: pytest.Session, options: Options, paths: tuple[str, ...]) -> int:
+    mine = [item for item in session.items if item.nodeid.startswith(paths)]
+    with Path(options.record).open("a", buffering=1) as file:
+        for item, following in zip(mine, [*mine[1:], session.items[0]], strict=True):
+            sent.marks, began = set(), time.monotonic()
+            reports = _run(item, following)
+            passed = all(report.passed for report in reports)
+            line = Recorded(item.nodeid, time.monotonic() - began, passed, frozenset(sent.marks))
+            file.write(json.dumps({**asdict(line), "marks": sorted(line.marks)}) + "\n")
+    return 0
+
+
+def _run(item: pytest.Item, following: pytest.Item) -> list[pytest.TestReport]:
+    reports: list[pytest.TestReport] = []
+    item.config.pluginmanager.register(collector := _Reports(reports))
+    try:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    finally:
+        item.config.pluginmanager.unregister(collector)
+    return reports
+
+
+class _Reports:
+    def __init__(self, reports: list[pytest.TestReport]) -> None:
+        self.reports = reports
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.reports.append(report)
+
+
+# ---------------------------------------------------------------------------------------------------------- processes
+
+
+def _fork(session: pytest.Session, options: Options, work: Callable[[], int]) -> int:
+    """A process that does this work, with its output in a file; its id."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        _become(session, options, work)
+    return pid
+
+
+def _become(session: pytest.Session, options: Options, work: Callable[[], int]) -> NoReturn:
+    status = 2
+    try:
+        os.setsid()
+        file = os.open(options.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        status = work()
+        sys.stdout.flush()
+        session._setupstate.teardown_exact(None)
+        _close_connections()
+    finally:
+        os._exit(status)
+
+
+def _wait(pid: int, limit: float | None) -> int | None:
+    """Its exit status; none if it took longer than that many seconds."""
+    deadline = None if limit is None else time.monotonic() + limit
+    while True:
+        ended, status = os.waitpid(pid, 0 if deadline is None else os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if deadline is not None and time.monotonic() > deadline:
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return None
+        time.sleep(0.01)
+
+
+# ----------------------------------------------------------------------------------------------------------- database
+
+
+def _close_connections() -> None:
+    """Before a fork, because two processes must not share one."""
+    for connection in connections.all(initialized_only=True):
+        connection.connection = connection.connection and connection.connection.close()
+
+
+class _Database:
+    """The database of the tests, as it was before any ran: some empty it, and one that was killed leaves its rows."""
+
+    def __init__(self) -> None:
+        settings = connections["default"].settings_dict
+        self.name = str(settings["NAME"])
+        address = {"host": settings["HOST"], "port": settings["PORT"], "user": settings["USER"]}
+        self.server = make_conninfo(dbname="postgres", **address)
+        self._execute(f"DROP DATABASE IF EXISTS {TEMPLATE}", f"CREATE DATABASE {TEMPLATE} TEMPLATE {self.name}")
+
+    def renew(self) -> None:
+        self._execute(
+            f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)", f"CREATE DATABASE {self.name} TEMPLATE {TEMPLATE}"
+        )
+
+    def _execute(self, *statements: str) -> None:
+        with psycopg.connect(self.server, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+def mutants_of(root: Path, package: str) -> list[Mutant]:
+    """In the order of the paths; not of migrations, which cannot change any more."""
+    paths = [path for path in sorted((root / package).rglob("*.py")) if "migrations" not in path.parts]
+    return [mutant for path in paths for mutant in mutants_in(str(path.relative_to(root)), path.read_text())]
+
+
+def chosen(mutant: Mutant, record: Iterable[Recorded], seconds: float) -> list[Recorded]:
+    """The tests that send what is mutated: first the quick ones that do little else, and no more than fit."""
+    sending = [test for test in record if test.passed and mutant.key in test.marks]
+    sending.sort(key=lambda test: (test.seconds + 0.02) * len(test.marks))
+    taken: list[Recorded] = []
+    for test in sending:
+        if seconds <= 0:
+            break
+        taken.append(test)
+        seconds -= test.seconds
+    return taken
+
+
+def read_record(path: Path) -> list[Recorded]:
+    """What was recorded last of each test."""
+    newest = {line["test"]: line for line in _lines(path)}
+    return [Recorded(**{**line, "marks": frozenset(line["marks"])}) for line in newest.values()]
+
+
+def read_results(path: Path) -> dict[str, Verdict]:
+    return {line["key"]: Verdict(**line) for line in _lines(path)}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
