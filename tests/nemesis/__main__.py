@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from .stage import Stage
     from .strikes import Striker
 
-DRAIN_SECONDS = 180.0
+DRAIN_SECONDS = 60.0  # without a job that ends, until the rest counts as stuck
 SETTLE_SECONDS = 10.0  # after a strike until everything runs again
+MOST_LOAD = 4.0  # runnable processes per processor; above it, other keys are delayed by the machine
 SHOWN = 20
 
 ROWS = """
@@ -47,6 +49,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--configuration", choices=CONFIGURATIONS, default="default")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything it started is ended
     if CONFIGURATIONS[given.configuration].pooler and shutil.which("pgbouncer") is None:
         parser.error("this configuration needs PgBouncer: apt-get install pgbouncer")
     print(f"nemesis: seed {given.seed}, configuration {given.configuration}, {given.minutes:g} minutes", flush=True)
@@ -79,9 +82,9 @@ def run(folder: Path, name: str, seed: int, seconds: float) -> tuple[list[Breach
     with Stage(configuration, folder, seed) as stage:
         striker, began, first_slot = Striker(stage), time.monotonic(), datetime.now(UTC)
         for strike in strikes:
-            time.sleep(max(0.0, began + strike.at - time.monotonic()))
+            _wait(began + strike.at, striker.disturbed)
             striker.strike(strike)
-        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        _wait(began + seconds, striker.disturbed)
         striker.finish()
         ended, last_slot = time.monotonic(), datetime.now(UTC)
         stage.stop_sending()
@@ -102,6 +105,14 @@ def run(folder: Path, name: str, seed: int, seconds: float) -> tuple[list[Breach
         "quiet seconds": round(sum(end - begin for begin, end in world.quiet)),
     }
     return breaches, figures
+
+
+def _wait(moment: float, disturbed: list[tuple[float, float]]) -> None:
+    """Until that moment; times in which the machine has far more to do than it can count as disturbed."""
+    while (left := moment - time.monotonic()) > 0:
+        if os.getloadavg()[0] > MOST_LOAD * (os.cpu_count() or 1):
+            disturbed.append((time.monotonic(), time.monotonic() + 1.0))
+        time.sleep(min(left, 1.0))
 
 
 def _world(stage: Stage, striker: Striker, began: float, ended: float, first: datetime, last: datetime) -> World:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import psycopg
 from django.core.management import call_command
-from django.db import connections
+from django.db import Error, connections
 
 from django_jobqueue import services
 from example_project.postgres import Server, start_throwaway
@@ -239,30 +240,32 @@ class Stage:
         for program in self.others:
             program.stop()
 
-    def drain(self, seconds: float) -> int:
-        """Mend and wait until every job has ended; how many have not."""
-        deadline = time.monotonic() + seconds
-        for queue in VARIANTS:  # an operator may have lost its connection while a queue was paused
-            services.resume(queue)
+    def drain(self, patience: float) -> int:
+        """Mend and wait until every job has ended, or none has for that many seconds; how many have not."""
+        fewest, deadline = math.inf, 0.0
         while True:
-            with psycopg.connect(self.dsn, autocommit=True) as connection:
-                left = connection.execute(
-                    "SELECT id::text, queue_id, state FROM jobqueue_job WHERE queue_id NOT LIKE 'passing-%'"
-                    " AND state NOT IN ('completed', 'cancelled', 'stopped', 'unknown_stopped')"
-                ).fetchall()
-            dead = [(id, queue) for id, queue, state in left if VARIANTS[queue].rules.blocks and state not in _OPEN]
-            unfinished = [row for row in left if row[2] in _OPEN]
-            if (not dead and not unfinished) or time.monotonic() > deadline:
+            left = rows(self.dsn, UNFINISHED, list(_OPEN))
+            waiting = [id for id, _, state in left if state in _OPEN]
+            dead = [(id, queue) for id, queue, state in left if state not in _OPEN and VARIANTS[queue].rules.blocks]
+            if len(left) < fewest:
+                fewest, deadline = len(left), time.monotonic() + patience
+            if (not dead and not waiting) or time.monotonic() > deadline:
+                return len(waiting)
+            try:
+                self._mend(dead)
+            except Error:  # of a session that a strike has ended
+                pass
+            finally:
                 connections["default"].close()
-                return len(unfinished)
-            for id, queue in dead:
-                write("verb", verb="skip", jobs=[id], queue=queue, called=time.monotonic())
-            self._skip([id for id, _ in dead])
             time.sleep(0.5)
 
-    def _skip(self, ids: list[str]) -> None:
-        if ids:
-            services.skip(ids, reason="the end of the nemesis")
+    def _mend(self, dead: list[tuple[str, str]]) -> None:
+        for queue in VARIANTS:  # an operator may have lost its connection while a queue was paused
+            services.resume(queue)
+        for id, queue in dead:
+            write("verb", verb="skip", jobs=[id], queue=queue, called=time.monotonic())
+        if dead:
+            services.skip([id for id, _ in dead], reason="the end of the nemesis")
 
     def stop(self) -> dict[str, int]:
         """How each program ended."""
@@ -270,6 +273,10 @@ class Stage:
 
 
 _OPEN = ("created", "retry", "active", "cancelling", "unknown_retry")
+UNFINISHED = """
+SELECT id::text, queue_id, state FROM jobqueue_job
+WHERE queue_id NOT LIKE 'passing-%%' AND (state = ANY(%s) OR state IN ('failed', 'expired'))
+"""
 
 
 def rows(dsn: str, query: str, *params: Any) -> list[tuple[Any, ...]]:
