@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.exceptions import ClaimLost, InvalidOption
 from django_jobqueue.grouping import Grouping
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.states import Hold, JobState
-from tests.factories import JobFactory
+from tests.factories import JobFactory, QueueFactory
 from tests.past import ago, reread, rewrite
 
 from .lives import sent
@@ -305,6 +307,65 @@ def test_the_default_group_is_found_behind_a_large_one(queue):  # R043 R059
     sent(queue, "D1")
 
     assert read(queue, 2, "round_robin") == "A1 D1"
+
+
+# ------------------------------------------------------------------------------------------- which groups are found
+
+
+def send_large_group(queue: Queue) -> None:
+    """More jobs than a look along the queue sees, of a group that waits: the others are then found group by group."""
+    JobFactory(queue=queue, group_key="M", state=JobState.FAILED)
+    services.send_many(queue.name, [{"group_key": "M", "tags": ["t"]}] * 150)
+
+
+OBSTACLES: dict[str, tuple[dict[str, Any], ...]] = {
+    "a head that failed": ({"state": JobState.FAILED}, {}),
+    "a head that is not due": ({"hold": Hold.UNTIL, "start_after": timezone.now() + timedelta(days=1)}, {}),
+    "a head with other tags": ({"tags": []}, {}),
+    "a job that runs": ({}, {"state": JobState.ACTIVE}),
+}
+
+
+@pytest.mark.parametrize("grouping", Grouping.values)
+@pytest.mark.parametrize("is_far", (False, True), ids=["in front", "behind a large group"])
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_groups_that_wait_take_no_place_from_others(queue, obstacle, is_far, grouping):  # R043 R052
+    """A read asks only a few times for groups, so those that wait must not be among them."""
+    if is_far:
+        send_large_group(queue)
+    for group in "ABCDEF":
+        for options in OBSTACLES[obstacle]:
+            JobFactory(queue=queue, group_key=group, **{"tags": ["t"]} | options)
+    sent(queue, "Z1", group_key="Z", tags=["t"])
+
+    assert read(queue, 1, grouping, tags=["t"]) == "Z1"
+
+
+@pytest.mark.parametrize("is_far", (False, True), ids=["in front", "behind a large group"])
+def test_the_oldest_group_goes_first_whatever_its_name(queue, is_far):  # R055 R058
+    if is_far:
+        send_large_group(queue)
+    for group in "CAB":
+        sent(queue, f"{group}1", group_key=group)
+
+    assert read(queue, 2, "head") == "C1 A1"
+
+
+@pytest.mark.parametrize("grouping", Grouping.values)
+@pytest.mark.parametrize("is_far", (False, True), ids=["in front", "behind a large group"])
+def test_groups_of_another_queue_do_not_count(queue, is_far, grouping):  # R034 R036
+    """Older jobs in groups of the same names, in every state; and some of our own that have ended."""
+    other = QueueFactory(name="other")
+    for group in ("A", "", "Z"):
+        for state in (JobState.FAILED, JobState.RETRY, JobState.ACTIVE, JobState.CREATED):
+            JobFactory(queue=other, group_key=group, state=state)
+        JobFactory(queue=queue, group_key=group, state=JobState.COMPLETED)
+    if is_far:
+        send_large_group(queue)
+    for group in ("A", "", "Z"):
+        sent(queue, f"{group or 'D'}1", group_key=group)
+
+    assert read(queue, 3, grouping) == "A1 D1 Z1"
 
 
 # ------------------------------------------------------------------------------- when one of a batch does not succeed
