@@ -251,12 +251,14 @@ def bulk_send(options: dict[str, Any], style: Style, using: str, confirm: Confir
     )  # fmt: skip
     tell.end()
     document = {"dry_run": options["dry_run"], **asdict(done)}
-    return Answer(document, "\n".join(_bulk_sent(done, options["dry_run"])), Code.FOUND if done.bad else Code.FINE)
+    return Answer(document, "\n".join(_bulk_sent(done, options)), Code.FOUND if done.bad else Code.FINE)
 
 
-def _bulk_sent(done: Any, dry_run: bool) -> Iterator[str]:
-    yield f"{'Would send' if dry_run else 'Sent'} {plural(done.new, 'job')}."
-    if done.known:
+def _bulk_sent(done: Any, options: dict[str, Any]) -> Iterator[str]:
+    yield f"{'Would send' if options['dry_run'] else 'Sent'} {plural(done.new, 'job')}."
+    if done.known and options["id"]:
+        yield f"{plural(done.known, 'row')} had been sent before: a job with the same id."
+    elif done.known:
         yield (
             f"{plural(done.known, 'row')} had been sent before: the same row of a file of the same name. "
             "Use --batch NAME if these are other files, or --again to send every row."

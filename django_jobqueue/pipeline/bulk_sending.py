@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -30,7 +31,7 @@ from ..models import JobWrite, Queue, StagedJob
 from ..services.queues import check_exists
 from ..services.transactions import database, rows
 from . import row_files
-from .datasource import data_expression, refused_write
+from .datasource import data_expression, refused_write, shown_write
 from .failures import explained
 from .parquet_rows import files_in, rows_of_parquet
 from .progress import Progress, Tell, tell_nobody, watched
@@ -43,7 +44,6 @@ cloudpickle.register_pickle_by_value(row_files)  # type: ignore[no-untyped-call]
 
 FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 COMPRESSED = (".gz", ".bz2", ".xz")
-SHOWN = 5  # jobs that a dry run shows
 _ROWS_OF_A_FILE = 40  # bits for the number of a row, beside which that of its file stands
 
 
@@ -127,7 +127,8 @@ def bulk_send(
     found = _found(given)
     plan = _plan(target, wish, check_text(batch, option="batch", max_length=200), encoding, delimiter)
     if kind == "csv":
-        _check_headers(found, plan)
+        with explained("the files to send"):
+            _check_headers(found, plan)
     place = AsideFile(Path(aside) if aside is not None else Path(f"{found[0][0].name}.bad.jsonl"))
     place.check([file.path for file, _ in found])
     call = _Call(kind, found, target.name, wish, plan, place, again, dry_run, tell, using)
@@ -162,7 +163,11 @@ def _format_of_one(path: str) -> str | None:
 
 def _found(given: list[str]) -> list[tuple[SourceFile, str]]:
     """Every file, in the order given, and the folder that was given for it; those of a pattern or a folder by name."""
-    paths = [pair for one in given for pair in _paths(one)]
+    once: dict[tuple[str, str], tuple[str, str]] = {}  # a file that is named twice, or matches two patterns, is one
+    for pair in (pair for one in given for pair in _paths(one)):
+        path = pair[0]
+        once.setdefault((os.path.basename(path), path if "://" in path else os.path.realpath(path)), pair)
+    paths = list(once.values())
     if not paths:
         raise InvalidOption("files", f"{given[0]!r} holds no file")
     return [(SourceFile(place, os.path.basename(path), path), base) for place, (path, base) in enumerate(paths)]
@@ -185,6 +190,10 @@ def _paths(given: str) -> Iterator[tuple[str, str]]:
             yield from ((str(file), path) for file in files_in(Path(path)))
             continue
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise InvalidOption(
+                    "files", f"{path!r} is not a regular file", hint="Write its content to a file, which is read twice."
+                )
             with open(path, "rb"):
                 yield os.path.abspath(path), ""
         except OSError as error:
@@ -196,7 +205,7 @@ def _plan(target: Queue, wish: Mapping, batch: str, encoding: str, delimiter: st
         raise InvalidOption("delimiter", f"expected one character, got {delimiter!r}")
     try:
         "".encode(encoding or "utf-8")
-    except LookupError:
+    except (LookupError, UnicodeError):
         raise InvalidOption("encoding", f"Python knows no encoding {encoding!r}") from None
     settings = get_settings()
     scope = json.dumps([target.name, batch, wish.identity()])
@@ -248,7 +257,7 @@ class _Call:
                 F.count("order_number"),
             )  # fmt: skip
             ((number, bad, seen, texts, reals, numbers),) = counts.collect()
-            if number:
+            if seen is not None:
                 _check_seen(self.plan, [name for n, name in enumerate(self.plan.named) if seen >> n & 1], [])
             done = BulkSent(rows=number, bad=bad)
             if bad:
@@ -257,13 +266,13 @@ class _Call:
                 return done
             good = self._ordered(judged.where(F.col("why").isNull()), texts, reals, numbers)
             self.tell(Progress("counting" if self.dry_run else "sending"))
-            done.new, refused = self._stored(good)
+            done.new, refused, shown = self._stored(good)
             done.known = number - bad - done.new - len(refused)
             if refused:
                 done.bad += len(refused)
                 done.aside = self.aside.write(self._documents(self._with_refused(judged, refused)))
             if self.dry_run:
-                done.first = self._first(good)
+                done.first = self._first(good.where(F.col("place").isin(shown))) if shown else []
             else:
                 done.sent = done.new
             return done
@@ -303,16 +312,14 @@ class _Call:
         chosen = "order_number" if numbers == texts else "order_real" if reals == texts else "order_text"
         return frame.withColumn("order", F.col(chosen))
 
-    def _stored(self, good: DataFrame) -> tuple[int, list[int]]:
-        """How many were new, and so were sent; and the places of those for which the queue had none.
+    def _stored(self, good: DataFrame) -> tuple[int, list[int], list[int]]:
+        """How many were new, and so were sent; and which rows are those for which the queue had no place.
 
-        In a dry run they are only counted.
+        In a dry run they are only counted, and the third are the first rows that would be sent.
         """
         write = f"bulk {self.queue} {uuid4().hex}"
         options = {"write_id": write, "mode": self._mode(), **self._keys_of_data()}
-        names = ["id", "identity", "place", *(["order"] if self.wish.order_by else [])]
-        if not self.dry_run or self.plan.needs_key:
-            names.append("singleton_key")
+        names = ["id", "identity", "place", "singleton_key", *(["order"] if self.wish.order_by else [])]
         if not self.dry_run:
             names += ["group_key", "priority", "tags", "delay", "start_after", "data"]
         chosen = good.select(*(F.col(name) for name in names))
@@ -323,14 +330,18 @@ class _Call:
         stored = record.values_list("jobs", flat=True).first() or 0
         if self.dry_run:
             record.delete()
-        left = StagedJob.objects.using(self.using).filter(write=refused_write(write))
-        refused = [place for place in left.values_list("place", flat=True) if place is not None]
+        return stored, self._left(refused_write(write)), self._left(shown_write(write))
+
+    def _left(self, write: str) -> list[int]:
+        """The places of rows that the commit has left staged."""
+        left = StagedJob.objects.using(self.using).filter(write=write)
+        places = [place for place in left.values_list("place", flat=True) if place is not None]
         left.delete()
-        return stored, refused
+        return places
 
     def _mode(self) -> str:
         if self.dry_run:
-            return "count_rows"
+            return "count_again" if self.again else "count_rows"
         return "store_again" if self.again else "store_rows"
 
     def _keys_of_data(self) -> dict[str, str]:
@@ -347,7 +358,7 @@ class _Call:
         data = data_expression(keys.get("only", []), keys.get("without", [])).replace("%", "%%")
         order = [F.col("order").asc_nulls_last()] if self.wish.order_by else []
         shown = []
-        for row in good.orderBy(*order, "place").limit(SHOWN).collect():
+        for row in good.orderBy(*order, "place").collect():
             ((stored,),) = rows(self.using, f"SELECT {data} FROM (SELECT %s AS data) h", [row["data"]])
             job = {"name": self.wish.name, "singleton_key": row["singleton_key"], "group_key": row["group_key"],
                    "priority": row["priority"], "tags": row["tags"], "delay": row["delay"],

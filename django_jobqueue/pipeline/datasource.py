@@ -313,14 +313,17 @@ class JobWriter(DataSourceArrowWriter):
         if keyless and policy == self.statements["ordered"]:
             raise ValueError(f"FIFO queues require a singleton_key; {keyless} rows for {self.queue!r} have none.")
         has_place = policy == self.statements["ordered"] or (policy == self.statements["standard"] and keyless == found)
-        stored = self._stored(cursor, {**values, "lane": self.statements["lanes"][policy]}, has_place)
+        values |= {
+            "lane": self.statements["lanes"][policy].format(**values),
+            "place": self.statements["places"][policy].format(**values),
+        }
+        stored = self._stored(cursor, values, has_place)
         cursor.execute(self.statements["stored"].format(stored=stored, **values))
 
     def _stored(self, cursor: Any, values: dict[str, Any], has_place: bool) -> int:
         """How many jobs were made, or would be."""
-        if self.store == "count_rows":
-            ((counted,),) = _answer(cursor, self.statements["count_rows"].format(**values))
-            return int(counted)
+        if self.store in ("count_rows", "count_again"):
+            return self._count(cursor, values)
         if self.store == "store" or has_place:
             cursor.execute(self.statements[self.store].format(**values))
             return int(cursor.rowcount)
@@ -328,14 +331,22 @@ class JobWriter(DataSourceArrowWriter):
         self._refuse(cursor, refused)
         return int(number)
 
-    def _refuse(self, cursor: Any, refused: Sequence[tuple[int, str]]) -> None:
+    def _count(self, cursor: Any, values: dict[str, Any]) -> int:
+        """A dry run: rows without a place and the first of the others stay staged, for the sender to tell them."""
+        (number, _), *answered = _answer(cursor, self.statements[self.store].format(**values))
+        self._refuse(cursor, [(row, None) for row, what in answered if what == "refused"])
+        if shown := ", ".join(str(row) for row, what in answered if what == "shown"):
+            write = literal(shown_write(self.write_id))
+            cursor.execute(self.statements["shown"].format(shown=write, some=shown))
+        return int(number)
+
+    def _refuse(self, cursor: Any, refused: Sequence[tuple[int, str | None]]) -> None:
         write = literal(refused_write(self.write_id))
         for start in range(0, len(refused), 1_000):
             some = refused[start : start + 1_000]
             ids = ", ".join(str(row) for row, _ in some)
             cursor.execute(self.statements["refuse"].format(refused=write, some=ids))
-            if self.store == "store_rows":
-                known_by = ", ".join(literal(id) for _, id in some)
+            if known_by := ", ".join(literal(id) for _, id in some if id is not None):
                 cursor.execute(self.statements["forget"].format(some=known_by))
 
     def abort(self, messages: Any) -> None:
@@ -351,6 +362,11 @@ def _answer(cursor: Any, statement: str) -> Any:
 def refused_write(write_id: str) -> str:
     """Under which name rows stay staged for which the queue had no place."""
     return f"{write_id} refused"
+
+
+def shown_write(write_id: str) -> str:
+    """Under which name the first rows of a dry run stay staged."""
+    return f"{write_id} shown"
 
 
 def data_expression(only: Sequence[str], without: Sequence[str]) -> str:

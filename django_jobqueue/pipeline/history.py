@@ -70,7 +70,7 @@ def scope(lake: str | None, live_only: bool, queue: str | Iterable[str], using: 
             raise no_queue(gone[0], using)
         return Scope(using, None, names, ())
     path = lake_path(lake)
-    check_folder(path)
+    check_folder(path, holds_runs=True)
     return Scope(using, path, names, gone)
 
 
@@ -100,7 +100,7 @@ def _archived(spark: SparkSession, wanted: Scope, sources: Sources, filters: dic
     if wanted.lake is None:
         return None
     lake = Lake(spark, wanted.lake)
-    verified = lake.verified()
+    verified = lake.check().verified()
     sources.lake, sources.lake_runs, sources.lake_jobs = wanted.lake, len(verified), jobs_in(verified)
     if unknown := set(wanted.gone) - (lake.queues(verified) if wanted.gone else set()):
         raise no_queue(min(unknown), wanted.using)

@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from ..exceptions import LakeProblem
 from .datasource import COLUMNS
 from .failures import explained
-from .location import lake_path, missing_lake, missing_parent
+from .location import is_lake, lake_path, missing_lake, missing_parent, other_folder
 from .syncing import sync, sync_tree
 
 _TYPES: dict[str, DataType] = {  # Spark could parse their names itself, but only once a session is there
@@ -121,10 +121,20 @@ class Lake:
 
     def runs(self) -> list[str]:
         """Every run, also those that are not verified, oldest first. Raises ``LakeProblem`` if there is no lake."""
+        names = [name for name, is_folder in self._names().items() if is_folder]
+        return sorted(name.removeprefix("run=") for name in names if name.startswith("run="))
+
+    def check(self) -> Lake:
+        """Raise ``LakeProblem`` if there is no lake, or if this is a folder of other things."""
+        if not is_lake(self._names()):
+            raise other_folder(self.path)
+        return self
+
+    def _names(self) -> dict[str, bool]:
+        """What lies in the lake, and whether it is a folder."""
         if not self.exists():
             raise missing_lake(self.path)
-        names = [status.getPath().getName() for status in self.fs.listStatus(self.at("")) if status.isDirectory()]
-        return sorted(name.removeprefix("run=") for name in names if name.startswith("run="))
+        return {status.getPath().getName(): status.isDirectory() for status in self.fs.listStatus(self.at(""))}
 
     def verified(self) -> dict[str, Document]:
         """The runs that can be trusted, each with what its mark says."""
@@ -271,7 +281,7 @@ def read_lake(spark: SparkSession, path: str | None = None) -> DataFrame:
     is no lake, or for runs of a newer version.
     """
     with explained(f"the lake {lake_path(path)}"):
-        return Lake(spark, path).read()
+        return Lake(spark, path).check().read()
 
 
 def newest_by_id(jobs: DataFrame) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -27,10 +28,11 @@ def lake_path(given: str | None) -> str:
     return path.rstrip("/") or "/"
 
 
-def check_folder(path: str, *, to_write: bool = False) -> None:
+def check_folder(path: str, *, to_write: bool = False, holds_runs: bool = False) -> None:
     """Raise ``LakeProblem`` for a lake that cannot be used, as far as that can be known before Spark starts.
 
-    ``to_write`` is for the archive: it may create the lake, in a folder that exists.
+    ``to_write`` is for the archive: it may create the lake, in a folder that exists. ``holds_runs`` is for those that
+    read: a folder with other things in it and no run of an archive is another one than was meant.
     """
     folder = _local_folder(path)
     if folder is None:
@@ -46,6 +48,14 @@ def check_folder(path: str, *, to_write: bool = False) -> None:
     if not os.access(needed, os.X_OK | (os.W_OK if to_write else os.R_OK)):
         verb = "write to" if to_write else "read"
         raise LakeProblem(f"This user may not {verb} {needed}.", hint="Allow it, or correct the path of the lake.")
+    if holds_runs and not is_lake(os.listdir(folder)):
+        raise other_folder(path)
+
+
+def is_lake(names: Iterable[str]) -> bool:
+    """Whether these names are those in a lake. One that is new is empty, or the root of a disk."""
+    visible = [name for name in names if name[0] not in "._" and name != "lost+found"]
+    return not visible or any(name.startswith("run=") for name in visible)
 
 
 def _local_folder(path: str) -> Path | None:
@@ -59,6 +69,13 @@ def _local_folder(path: str) -> Path | None:
 def missing_lake(path: str) -> LakeProblem:
     return LakeProblem(
         f"There is no lake at {path}.", hint="Correct --lake or JOBQUEUE['LAKE']; jobs archive creates a lake."
+    )
+
+
+def other_folder(path: str) -> LakeProblem:
+    return LakeProblem(
+        f"{path} is no lake: it holds other files, and no run of an archive.",
+        hint="Correct --lake or JOBQUEUE['LAKE'].",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ..exceptions import InvalidOption
 from .row_files import COLUMNS, LONGEST_KEY, MOST_SECONDS, Plan, SourceFile
 
 _UUID = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
@@ -31,6 +32,7 @@ _AS_JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+ROW = "the number of the row, by jobqueue"  # a name that no file has
 _MOMENTS = (TimestampType, TimestampNTZType, DateType)
 
 
@@ -39,6 +41,9 @@ def rows_of_parquet(spark: SparkSession, files: Sequence[SourceFile], bases: Seq
 
     ``bases`` are the folders that were given, for files that lie in one: names of folders like ``day=1`` are columns.
     """
+    nanoseconds = {file.path: _nanoseconds(file.path) for file in files if "://" not in file.path}
+    if len({file.path for file in files}) == len(nanoseconds) and None not in nanoseconds.values():
+        spark.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")  # else Spark refuses to read them
     schemas: dict[tuple[str, str], StructType] = {}
     parts = []
     for file, base in zip(files, bases, strict=True):
@@ -46,29 +51,66 @@ def rows_of_parquet(spark: SparkSession, files: Sequence[SourceFile], bases: Seq
         known = (base, file.path if "://" in file.path else str(pyarrow.parquet.read_schema(file.path)))
         if known not in schemas:
             schemas[known] = reader.parquet(file.path).schema
-        parts.append(_rows(reader.schema(schemas[known]).parquet(file.path), file, plan))
+        table = reader.schema(schemas[known]).parquet(file.path)
+        parts.append(_rows(table, file, plan, nanoseconds.get(file.path) or {}))
     return reduce(DataFrame.unionByName, parts)
 
 
-def _rows(table: DataFrame, file: SourceFile, plan: Plan) -> DataFrame:
-    names = table.columns
+def _nanoseconds(path: str) -> dict[str, str] | None:
+    """The columns of times with nanoseconds, as pandas writes them, each with what follows the time.
+
+    None if such times are within lists or other columns.
+    """
+    try:
+        columns = pyarrow.parquet.read_metadata(path).schema
+    except pyarrow.ArrowException as error:
+        raise InvalidOption("files", f"{path!r} cannot be read as Parquet: {str(error).rstrip('.')}") from error
+    kinds = {columns.column(place).path: str(columns.column(place).logical_type) for place in range(len(columns))}
+    found = {
+        name: "Z" if "isAdjustedToUTC=true" in kind else ""
+        for name, kind in kinds.items()
+        if kind.startswith("Timestamp") and "timeUnit=nanoseconds" in kind
+    }
+    return found if found.keys() <= set(columns.to_arrow_schema().names) else None
+
+
+def _as_text(nanoseconds: Column, end: str) -> Column:
+    """A time with microseconds, or with nanoseconds if it has any."""
+    rest = F.pmod(nanoseconds, F.lit(1_000))
+    micros = F.call_function("div", nanoseconds - rest, F.lit(1_000))
+    digits = F.when(rest == 0, F.lit("")).otherwise(F.lpad(rest.cast("string"), 3, "0"))
+    return F.concat(F.date_format(F.timestamp_micros(micros), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"), digits, F.lit(end))
+
+
+def _rows(table: DataFrame, file: SourceFile, plan: Plan, nanoseconds: dict[str, str]) -> DataFrame:
+    number = table.metadataColumn("_metadata").getField("row_index") + 1
+    texts = [_as_text(_col(name), nanoseconds[name]) if name in nanoseconds else _col(name) for name in table.columns]
+    whole = table.select(
+        *(text.alias(name) for text, name in zip(texts, table.columns, strict=True)), number.alias(ROW)
+    )
+    schema = StructType(whole.schema.fields[:-1])
+    return whole.select(*_chosen(schema, file, plan))
+
+
+def _chosen(schema: StructType, file: SourceFile, plan: Plan) -> list[Column]:
+    names = schema.names
     chosen = [name for name in plan.data or names if name in names and (plan.data or name not in plan.used)]
     missing = [name for name in plan.named if name not in names]
     written = F.to_json(F.struct(*map(_col, names)), _AS_JSON) if names else F.lit("")
     scope = F.lit(f"{plan.scope}\n{len(file.name)}:{file.name}\n")
-    why = F.coalesce(*_problems(table.schema, plan, missing, chosen))
+    why = F.coalesce(*_problems(schema, plan, missing, chosen))
     found = {
         "file": F.lit(file.place),
-        "row": F.col("_metadata.row_index") + 1,
-        "line": F.col("_metadata.row_index") + 1,
+        "row": F.col(ROW),
+        "line": F.col(ROW),
         "why": why,
         "content": F.when(why.isNotNull(), written),
         "seen": F.lit(sum(1 << place for place, name in enumerate(plan.named) if name in names)),
         "identity": F.substring(F.sha2(F.concat(scope, written), 256), 1, 32),
-        **_options(table.schema, plan),
+        **_options(schema, plan),
         "data": F.to_json(F.struct(*map(_col, chosen)), _AS_JSON) if chosen else F.lit(None),
     }
-    return table.select(*(found[name].cast(type).alias(name) for name, type in COLUMNS.items()))
+    return [found[name].cast(type).alias(name) for name, type in COLUMNS.items()]
 
 
 def _col(name: str) -> Column:
@@ -168,7 +210,9 @@ def _wrong(column: Column, kind: DataType) -> list[tuple[str, Column]]:
         case ArrayType():
             return _within(column, kind.elementType)
         case MapType():
-            return _within(F.map_keys(column), kind.keyType) + _within(F.map_values(column), kind.valueType)
+            keys = F.map_keys(column)
+            twice = ("one key is there more than once", F.size(keys) != F.size(F.array_distinct(keys)))
+            return [twice, *_within(keys, kind.keyType), *_within(F.map_values(column), kind.valueType)]
         case StructType():
             return [one for field in kind.fields for one in _wrong(column.getField(field.name), field.dataType)]
         case _:
@@ -176,11 +220,12 @@ def _wrong(column: Column, kind: DataType) -> list[tuple[str, Column]]:
 
 
 def _within(column: Column, kind: DataType) -> list[tuple[str, Column]]:
-    names = [name for name, _ in _wrong(F.lit(None), kind)]
-    return [
-        (name, F.exists(column, lambda one, place=place: _wrong(one, kind)[place][1]))  # type: ignore[misc]
-        for place, name in enumerate(names)
-    ]
+    return [(name, F.exists(column, _problem(kind, place))) for place, (name, _) in enumerate(_wrong(column, kind))]
+
+
+def _problem(kind: DataType, place: int) -> Callable[[Column], Column]:
+    """One of the problems of a value; PySpark counts parameters, so a lambda must not have one with a default."""
+    return lambda one: _wrong(one, kind)[place][1]
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -113,7 +113,7 @@ def restore_jobs(
     if needed is not None and needed not in known:
         raise no_queue(needed, using)
     restored = Restored(lake=lake_path(lake))
-    check_folder(restored.lake)
+    check_folder(restored.lake, holds_runs=True)
     with explained(f"the lake {restored.lake}"), given_or_started(spark, master) as own:
         rows = _collected(Lake(own, restored.lake), choice, restored, tell)
     if not rows and choice.queue is not None and choice.queue not in known:
@@ -142,7 +142,7 @@ def chosen(jobs: DataFrame, choice: Choice) -> DataFrame:
 
 
 def _collected(lake: Lake, choice: Choice, restored: Restored, tell: Tell) -> list[Row]:
-    verified = lake.verified()
+    verified = lake.check().verified()
     restored.lake_runs, restored.lake_jobs = len(verified), jobs_in(verified)
     with watched(lake.spark, "reading", tell):
         return chosen(lake.read(verified), choice).collect()

@@ -34,6 +34,7 @@ LONGEST_KEY = 255
 MOST_DIGITS = 4_000  # of a number: Python itself refuses to read more
 MOST_SECONDS = 100 * 366 * 86_400
 _LARGEST_FIELD = 2**31 - 1  # that Python's csv takes; too long rows are found by us
+_VISIBLE = "jobqueue_visible"  # the name of our way to decode bytes that are no text
 SHOWN = 60  # characters of a bad value in a reason
 
 # What each row becomes; the types are those of Spark.
@@ -43,7 +44,7 @@ COLUMNS = {
     "line": "bigint",  # where the row begins
     "why": "string",  # it cannot be sent
     "content": "string",  # of a row that cannot be sent, as JSON
-    "seen": "bigint",  # which of the columns that the mapping names it has, as bits
+    "seen": "bigint",  # which of the columns that the mapping names it has, as bits; null if that is not known
     "identity": "string",
     "id": "string",
     "singleton_key": "string",
@@ -70,11 +71,16 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_WHITE = " \t\r\n"  # what JSON allows around a value; Python's strip() takes more away
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 class Bad(Exception):
     """Why a row cannot be sent."""
+
+
+class NoRow(Bad):
+    """It is not even known what its fields are."""
 
 
 class SourceFile(NamedTuple):
@@ -177,10 +183,17 @@ def opened(path: str, encoding: str = "") -> io.TextIOWrapper:
     stream: Any = opener(path, "rb") if "://" not in path else _remote(path, opener)
     start = stream.peek(4)[:4]
     found = next((name for mark, name in _BOMS if start.startswith(mark)), encoding or "utf-8")
-    # Bytes that are no text stay visible, so that the row they are in can be set aside; with more than one byte for
-    # each character nothing behind them can be read.
-    errors = "strict" if found.startswith(("utf-16", "utf-32", "utf_16", "utf_32")) else "surrogateescape"
+    # Bytes that are no text stay visible, so that the row they are in can be set aside. Python's own way to do that
+    # does not work where a character has two or four bytes.
+    codecs.register_error(_VISIBLE, _visible)
+    errors = _VISIBLE if codecs.lookup(found).name.startswith(("utf-16", "utf-32")) else "surrogateescape"
     return io.TextIOWrapper(stream, encoding=found, errors=errors, newline="")
+
+
+def _visible(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "".join(chr(0xDC00 + byte) for byte in error.object[error.start : error.end]), error.end
 
 
 def _remote(url: str, opener: Callable[..., Any]) -> Any:
@@ -222,7 +235,15 @@ class _Unreadable(Exception):
     """Nothing from here to the end of the file can be read."""
 
 
-_BROKEN = (_Unreadable, UnicodeDecodeError, EOFError, zlib.error, lzma.LZMAError, csv.Error)
+_BROKEN = (_Unreadable, UnicodeError, EOFError, zlib.error, lzma.LZMAError, csv.Error, OSError)
+
+
+def _raise_unless_damaged(error: Exception, path: str) -> None:
+    """Damaged content is set aside. What the machine or the network says is an error, and nothing is sent."""
+    if not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile):
+        return
+    if error.errno is not None or ("://" in path and str(error) != "Invalid data stream"):  # that is what bz2 says
+        raise error
 
 
 def _rows_of(
@@ -236,12 +257,11 @@ def _rows_of(
             for row in read(file, plan, lines):
                 number = row[1]
                 yield row
-    except (*_BROKEN, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the machine, and not what is in the file
+    except _BROKEN as error:
+        _raise_unless_damaged(error, file.path)
         line, taken = lines.row()
         why = f"from here to the end this file cannot be read: {error}"
-        yield _bad_row(file, number + 1, max(line, 1), why, "".join(taken)[:1_000], 0)
+        yield _bad_row(file, number + 1, max(line, 1), why, "".join(taken)[:1_000], None)
 
 
 # --------------------------------------------------------------------------------------------------------------- CSV
@@ -253,7 +273,8 @@ def header_of(path: str, plan: Plan) -> list[str]:
     try:
         with opened(path, plan.encoding) as stream:
             return next(csv.reader(_Lines(stream), delimiter=plan.delimiter), [])
-    except _BROKEN:
+    except _BROKEN as error:
+        _raise_unless_damaged(error, path)
         return []
     finally:
         csv.field_size_limit(before)
@@ -279,8 +300,9 @@ def _csv_rows(file: SourceFile, plan: Plan, lines: _Lines) -> Iterator[tuple[Any
         try:
             yield table.row(number, line, fields, taken)
         except Bad as bad:
-            whole = table.flaw is None and len(fields) == len(header)
-            content: Any = dict(zip(header, fields, strict=True)) if whole else "".join(taken).rstrip("\r\n")
+            content: Any = "".join(taken).rstrip("\r\n")
+            if table.flaw is None and not isinstance(bad, NoRow):
+                content = dict(zip(header, fields, strict=True))
             yield _bad_row(file, number, line, str(bad), content, table.seen)
 
 
@@ -313,9 +335,9 @@ class _Table:
         if self.flaw is not None:
             raise Bad(self.flaw)
         if flaw := _quotes_flaw(taken, self.plan.delimiter):
-            raise Bad(f"this line cannot be read as a row: {flaw}")
+            raise NoRow(f"this line cannot be read as a row: {flaw}")
         if len(fields) != len(self.header):
-            raise Bad(
+            raise NoRow(
                 f"this line cannot be read as a row: it has {len(fields)} fields, the header has {len(self.header)}"
             )
         _check_text("".join(taken))
@@ -368,11 +390,11 @@ def _json_rows(file: SourceFile, plan: Plan, lines: _Lines) -> Iterator[tuple[An
     known_by = blake2b(_joined([plan.scope, file.name]), digest_size=16)
     for written in lines:
         line, _ = lines.row()
-        text = written.strip()
+        text = written.strip(_WHITE)
         if not text:
             continue
         number += 1
-        seen = 0
+        seen = None
         try:
             found = _parsed(text, plan)
             seen = _bits(plan, found)
@@ -462,7 +484,7 @@ def _joined(texts: Sequence[str]) -> bytes:
     return "".join([f"{len(text)}:{text}" for text in texts]).encode("utf-8", "surrogatepass")
 
 
-def _bad_row(file: SourceFile, number: int, line: int, why: str, content: Any, seen: int) -> tuple[Any, ...]:
+def _bad_row(file: SourceFile, number: int, line: int, why: str, content: Any, seen: int | None) -> tuple[Any, ...]:
     empty = (None,) * (len(COLUMNS) - 6)
     return (file.place, number, line, why.encode("utf-8", "replace").decode(), json.dumps(content), seen, *empty)
 
@@ -475,7 +497,7 @@ def _check_text(text: str) -> None:
             text.encode()
         except UnicodeEncodeError as error:
             code = ord(text[error.start])
-            if 0xDC80 <= code <= 0xDCFF:
+            if 0xDC00 <= code <= 0xDCFF:
                 raise Bad(f"the byte 0x{code - 0xDC00:02x} is no text in the encoding of the file") from None
             raise Bad("holds half of a surrogate pair, which PostgreSQL cannot store") from None
 

@@ -19,8 +19,10 @@ class AsideFile:
 
     def check(self, inputs: Sequence[str]) -> None:
         """Raise ``InvalidOption`` if it could not be written; before anything is read."""
-        existed = self.path.is_file()
-        if existed and any(os.path.exists(one) and os.path.samefile(one, self.path) for one in inputs):
+        existed = os.path.lexists(self.path)
+        if os.path.isfile(self.path) and any(
+            os.path.exists(one) and os.path.samefile(one, self.path) for one in inputs
+        ):
             raise InvalidOption(
                 "aside", f"{str(self.path)!r} is one of the files to send", hint="Give another --aside."
             )
@@ -37,8 +39,10 @@ class AsideFile:
         return str(self.path)
 
     def _open(self, how: int) -> IO[bytes]:
-        if self.path.is_symlink():
+        if os.path.islink(self.path):
             raise InvalidOption("aside", f"{str(self.path)!r} is a link", hint="Name the file itself.")
+        if os.path.exists(self.path) and not os.path.isfile(self.path):
+            raise InvalidOption("aside", f"{str(self.path)!r} is not a regular file", hint="Give another --aside.")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o600)

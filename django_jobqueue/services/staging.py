@@ -14,13 +14,14 @@ from ..expressions import StatementTimestamp
 from ..models import JobWrite, StagedJob
 from ..options import JOB_OPTIONS
 from ..policies import LANED, ORDERED, QueuePolicy
-from ..states import Hold
-from .statements import NOW
+from ..states import OCCUPIED, Hold, JobState
+from .statements import NOW, listed
 from .transactions import CHANNEL, database, execute
 
 KEEP_STAGED = timedelta(days=1)
 KEEP_WRITES = timedelta(days=90)
 FORGOTTEN_AT_ONCE = 50_000
+SHOWN = 5  # jobs that a dry run shows
 _FORGET_ROWS = f"""
 DELETE FROM jobqueue_sentrow WHERE id IN (
     SELECT id FROM jobqueue_sentrow WHERE seen_at < {NOW} - %s * interval '1 day' ORDER BY seen_at LIMIT %s)
@@ -40,11 +41,14 @@ class Commit:
     store_again: str  # of files: all of them
     store_rows_or_refuse: str  # the same two where the policy may have no place for a row
     store_again_or_refuse: str
-    count_rows: str  # of files: how many would be sent
+    count_rows: str  # of files: how many would be sent, and which rows would be refused
+    count_again: str  # the same if all of them are to be sent
+    shown: str  # the first rows that would be sent stay staged
     refuse: str  # rows stay staged, for the sender to set them aside
     forget: str  # and can be sent another time
     stored: str  # how many jobs that made
     lanes: dict[str, str]  # policy → how {lane} is said
+    places: dict[str, str]  # policy → how {place} is said: whether it has one for a row
     tidy: str
     notify: str
     ordered: str = ORDERED  # the policy that needs a key, and has a place for every job
@@ -88,7 +92,7 @@ def _store(beginning: str, condition: str = "true", *, refuse: bool = False) -> 
     given, do not count, so they are left out before it is decided which one is first.
 
     With ``refuse`` rows for which the queue's policy has no place are answered: the number of jobs first, then each of
-    those rows and what it is known by. Without, they are an error.
+    those rows and, if this write is the first that remembers it, what it is known by. Without, they are an error.
     """
     # Of rows of files no two have the same id, and what they are known by is as good as random.
     of_files = beginning != _PLACED
@@ -116,7 +120,7 @@ FROM held h JOIN jobqueue_queue q ON q.name = {{queue}} ORDER BY n
     return f"""{rows},
 stored AS ({insert} ON CONFLICT DO NOTHING RETURNING id)
 SELECT count(*), NULL FROM stored UNION ALL
-SELECT row_id, known_by::text FROM held WHERE (new_id IN (SELECT id FROM stored)) IS FALSE
+SELECT row_id, CASE WHEN {_NEW} THEN known_by::text END FROM held p WHERE (new_id IN (SELECT id FROM stored)) IS FALSE
 """
 
 
@@ -129,6 +133,37 @@ def _lane(policy: str) -> str:
     order = "n" if policy == ORDERED else "COALESCE(f.priority, 0) DESC, n"
     first = _FIRST.format(later=f"COALESCE({_IS_LATER}, false)", order=order)
     return f"CASE WHEN {first} > 1 THEN '{Hold.LANE}' END"
+
+
+# In which states a job keeps others of its key from being sent; see the unique indexes of the table.
+_OCCUPYING = {
+    QueuePolicy.STANDARD: OCCUPIED,
+    QueuePolicy.EXCLUSIVE: OCCUPIED,
+    QueuePolicy.SHORT: frozenset({JobState.CREATED}),
+    QueuePolicy.STATELY: frozenset({JobState.CREATED}),
+}
+
+
+def _place(policy: QueuePolicy) -> str:
+    if policy not in _OCCUPYING:
+        return "true"
+    key = "COALESCE(f.singleton_key, '')"
+    free = f"""f.nth_of_key = 1 AND NOT EXISTS (SELECT 1 FROM jobqueue_job j
+        WHERE j.queue_id = {{queue}} AND j.singleton_key = {key} AND j.state IN {listed(_OCCUPYING[policy])})"""
+    return f"({key} = '' OR {free})" if policy == QueuePolicy.STANDARD else free
+
+
+def _count(condition: str) -> str:
+    """What a store would answer: how many jobs, then the rows without a place; then the first rows of the others."""
+    return f"""{_TOLD_APART},
+fresh AS (
+    SELECT p.*, row_number() OVER (PARTITION BY COALESCE(p.singleton_key, '') ORDER BY n) AS nth_of_key
+    FROM placed p WHERE (p.job IS NULL OR {_IS_UNKNOWN}) AND {condition}),
+judged AS MATERIALIZED (SELECT row_id, n, {{place}} AS has_place FROM fresh f)
+SELECT count(*), 'count' FROM judged WHERE has_place UNION ALL
+SELECT row_id, 'refused' FROM judged WHERE NOT has_place UNION ALL
+(SELECT row_id, 'shown' FROM judged WHERE has_place ORDER BY n LIMIT {SHOWN})
+"""
 
 
 COMMIT = Commit(
@@ -144,12 +179,12 @@ COMMIT = Commit(
     store_again_or_refuse=_store(_REMEMBERED, refuse=True),
     refuse=f"UPDATE {_STAGED} SET write = {{refused}} WHERE row_id IN ({{some}})",
     forget="DELETE FROM jobqueue_sentrow WHERE id IN ({some})",
-    count_rows=f"""{_TOLD_APART}
-        SELECT count(*) FROM placed p
-        WHERE NOT EXISTS (SELECT 1 FROM jobqueue_sentrow r WHERE r.id = p.known_by)
-            AND (p.job IS NULL OR {_IS_UNKNOWN})""",
+    count_rows=_count("NOT EXISTS (SELECT 1 FROM jobqueue_sentrow r WHERE r.id = p.known_by)"),
+    count_again=_count("true"),
+    shown=f"UPDATE {_STAGED} SET write = {{shown}} WHERE row_id IN ({{some}})",
     stored="UPDATE jobqueue_jobwrite SET jobs = {stored} WHERE id = {write}",
     lanes={policy.value: _lane(policy) for policy in QueuePolicy},
+    places={policy.value: _place(policy) for policy in QueuePolicy},
     tidy=f"DELETE FROM {_STAGED} WHERE write = {{write}}",
     notify=f"SELECT pg_notify('{CHANNEL}', {{queue}})",
 )

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_jobqueue import services
-from django_jobqueue.exceptions import InvalidOption
+from django_jobqueue.exceptions import InvalidOption, SparkUnavailable
 from django_jobqueue.models import Job, JobWrite, SentRow, StagedJob
 from tests.commands.calling import jobs
 from tests.past import ago
@@ -107,7 +107,7 @@ def test_equal_rows_of_equal_names_in_one_call_are_all_sent(send, tmp_path):
     (tmp_path / "b").mkdir()
     files = [written(tmp_path / one, "day.csv", "n\n1\n1\n") for one in "ab"]
 
-    assert send(*files).sent == 4
+    assert send(*files, tmp_path / "*" / "day.csv", f"{tmp_path}/a/../b/day.csv").sent == 4, "each file once"
     assert send(*files).known == 4
     assert send(files[1]).known == 2  # another file of this name with equal rows cannot be told apart
     assert send(files[1], batch="b").sent == 2
@@ -117,6 +117,8 @@ def test_again_sends_everything_and_what_it_sent_is_known(send, tmp_path):
     file = written(tmp_path, "day.csv", "n\n1\n2\n")
 
     assert [send(file).sent, send(file, again=True).sent, send(file).sent] == [2, 2, 0]
+    tried = send(file, again=True, dry_run=True)
+    assert (tried.new, tried.known, len(tried.first)) == (2, 0, 2)
     written(tmp_path, "new.csv", "n\n1\n")
     assert [send(tmp_path / "new.csv", again=True).sent, send(tmp_path / "new.csv").known] == [1, 1]
 
@@ -210,6 +212,11 @@ def test_chosen_keys_of_json_lines(send, tmp_path):
     assert [data for _, data in stored()] == [{"a": 1, "b": Decimal("2.50")}, {"a": 4}, {"b": 5}]
 
 
+def test_rows_that_cannot_be_read_are_set_aside_also_if_there_are_no_others(send, tmp_path):
+    done = send(written(tmp_path, "day.jsonl", '{"k": 1, "k": 2}\n'), key="k")
+    assert (done.rows, done.bad, Path(done.aside).exists()) == (1, 1, True)
+
+
 def test_a_column_that_no_row_has_is_a_mistake_and_nothing_is_sent(send, tmp_path):
     file = written(tmp_path, "day.jsonl", '{"a": 1}\n')
 
@@ -253,12 +260,45 @@ def test_parquet_is_read_by_its_types_and_each_file_by_its_schema(send, tmp_path
     assert send(tmp_path / "a", tmp_path / "b", key="customer", format="parquet").known == 2
 
 
+def test_parquet_with_nanoseconds_texts_in_lists_and_keys_that_are_there_twice(send, tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    nanos, utc = [1_767_225_600_123_456_000, -1], pyarrow.timestamp("ns", tz="UTC")
+    rows = {
+        "at": pyarrow.array(nanos, pyarrow.timestamp("ns")), "z": pyarrow.array(nanos, utc),
+        "list": [["x"], [None]], "_metadata": [1, 2],
+    }  # fmt: skip
+    parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
+    maps = pyarrow.array([[("x", 1.5), ("x", 2.5)], [("x", 1.5)]], pyarrow.map_(pyarrow.string(), pyarrow.float64()))
+    parquet.write_table(pyarrow.table({"map": maps}), tmp_path / "b.parquet")
+
+    done = send(tmp_path / "a.parquet", tmp_path / "b.parquet")
+
+    assert [data for _, data in stored()] == [
+        {"at": "2026-01-01T00:00:00.123456", "z": "2026-01-01T00:00:00.123456Z", "list": ["x"], "_metadata": 1},
+        {"at": "1969-12-31T23:59:59.999999999", "z": "1969-12-31T23:59:59.999999999Z", "list": [None], "_metadata": 2},
+        {"map": {"x": Decimal("1.5")}},
+    ]  # fmt: skip
+    assert json.loads(Path(done.aside).read_text())["why"] == "map: one key is there more than once"
+
+    lists = pyarrow.array([nanos], pyarrow.list_(pyarrow.timestamp("ns")))
+    parquet.write_table(pyarrow.table({"list": lists}), tmp_path / "c.parquet")
+    with pytest.raises(SparkUnavailable, match="NANOS"):
+        send(tmp_path / "c.parquet")
+    with pytest.raises(InvalidOption, match="cannot be read as Parquet"):
+        send(written(tmp_path, "d.parquet", "n\n1\n"))
+
+
 def test_rows_for_which_the_queue_has_no_place_are_set_aside_and_sent_when_it_has(send, tmp_path):
     file = written(tmp_path, "day.csv", 'customer,n\nanna,"1\n1"\nanna,2\nben,3\nbad\n')
 
-    done = send(file, key="customer")
+    tried = send(file, key="customer", dry_run=True)
+    done = send(file, key="customer", again=True)
 
     assert (done.rows, done.sent, done.known, done.bad) == (4, 2, 0, 2)
+    assert (tried.rows, tried.new, tried.known, tried.bad) == (4, 2, 0, 2)
+    assert [job["singleton_key"] for job in tried.first] == ["anna", "ben"]
     aside = [json.loads(line) for line in Path(done.aside).read_text().splitlines()]
     assert [(row["row"], row["line"]) for row in aside] == [(2, 4), (4, 6)]
     assert aside[0]["why"] == "key: 'work' holds a job with this key that has not ended"
@@ -305,6 +345,8 @@ def test_a_dry_run_says_what_is_new_known_and_bad_and_shows_the_first_jobs(send,
     done = send(file, key="k", priority="p", dry_run=True)
 
     assert (done.rows, done.new, done.known, done.bad, done.sent) == (3, 1, 1, 1, 0)
+    assert done.first == [{"singleton_key": "c", "data": {"n": 3}}], "those that would be sent"
+    done = send(file, key="k", priority="p", dry_run=True, again=True, queue="other")
     assert done.first == [
         {"singleton_key": "a", "priority": 3, "data": {"n": 1.5}},
         {"singleton_key": "c", "data": {"n": 3}},
@@ -338,6 +380,7 @@ def test_what_cannot_be_read_or_written_is_said_before_spark_starts(tmp_path):
     file = written(tmp_path, "day.csv", "n\n1\n")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     cases: list[tuple[str, dict[str, Any]]] = [
         ("cannot be read: No such file", {"files": [tmp_path / "no.csv"]}),
         ("those are only for local files", {"files": ["s3://bucket/*.csv"]}),
@@ -346,6 +389,9 @@ def test_what_cannot_be_read_or_written_is_said_before_spark_starts(tmp_path):
         ("is a link", {"aside": tmp_path / "link"}),
         ("cannot be written", {"aside": file / "below"}),
         ("is one of the files to send", {"aside": file}),
+        ("is not a regular file", {"aside": tmp_path / "pipe"}),
+        ("is not a regular file", {"files": [tmp_path / "pipe"], "format": "csv"}),
+        ("knows no encoding", {"encoding": "undefined"}),
         ("expected one character", {"delimiter": "ab"}),
         ("knows no encoding", {"encoding": "utf-9"}),
         ("expected csv, json or parquet", {"format": "xml"}),
@@ -359,6 +405,7 @@ def test_what_cannot_be_read_or_written_is_said_before_spark_starts(tmp_path):
         with pytest.raises(InvalidOption, match=problem):
             bulk_send(files, queue="work", master="local[1]", **given)
     assert file.read_text() == "n\n1\n"
+    assert (tmp_path / "pipe").exists()
     assert not (tmp_path / "elsewhere").exists()
     assert Job.objects.count() == 0
 

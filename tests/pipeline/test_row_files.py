@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,9 @@ from hypothesis import strategies as st
 
 pyspark = pytest.importorskip("pyspark")
 
+from django_jobqueue.pipeline import row_files  # noqa: E402
 from django_jobqueue.pipeline.row_files import (  # noqa: E402
     COLUMNS,
-    LONGEST_ROW,
     Plan,
     SourceFile,
     header_of,
@@ -122,7 +123,7 @@ def test_misplaced_quotes_are_set_aside_with_all_lines_of_the_row(read, line):
 
     assert data(rows) == [{"x": "1", "y": "2"}]
     assert [line for line, why in reasons(rows) if "misplaced quotes" in why] == [2, 3]
-    assert json.loads(rows[1]["content"]) == {"x": "openx", "y": "two\nlines"}
+    assert json.loads(rows[1]["content"]) == '"open"x,"two\nlines"', "as it is in the file"
 
 
 def test_a_quote_that_is_never_closed_takes_the_rest_with_it_and_says_so(read):
@@ -133,8 +134,10 @@ def test_a_quote_that_is_never_closed_takes_the_rest_with_it_and_says_so(read):
     assert "5,6" in rows[1]["content"]
 
 
-def test_a_row_without_end_is_not_read_into_memory(read):
-    rows = read('x,y\n1,2\n3,"open\n' + "z" * 60 + "\n" * (LONGEST_ROW + 1))
+def test_a_row_without_end_is_not_read_into_memory(read, monkeypatch):
+    assert row_files.LONGEST_ROW <= 64 * 1024 * 1024
+    monkeypatch.setattr(row_files, "LONGEST_ROW", 10_000)
+    rows = read('x,y\n1,2\n3,"open\n' + "z" * 60 + "\n" * 10_001)
 
     assert data(rows) == [{"x": "1", "y": "2"}]
     assert [line for line, _ in reasons(rows)] == [3]
@@ -160,10 +163,24 @@ def test_bytes_that_are_no_text_set_their_row_aside(read):
     assert data(read(b"x,y\n1,caf\xe9\n", encoding="cp1252")) == [{"x": "1", "y": "café"}]
 
 
-def test_half_a_character_at_the_end_of_utf_16_sets_the_rest_aside(read):
-    rows = read(codecs.BOM_UTF16_LE + "x,y\n1,2\n3,4\n".encode("utf-16-le")[:-1])
+@pytest.mark.parametrize("coding", ("utf-16-le", "UTF_16BE", "utf-32-le"))
+def test_bytes_that_are_no_utf_16_set_their_row_aside_and_no_other(read, coding):
+    unit = 4 if "32" in coding else 2
+    half = "\ud800".encode(coding, "surrogatepass")
+    rows = read("x,y\n1,a".encode(coding) + half + "\n2,b\n3,4".encode(coding)[: 1 - unit], encoding=coding)
 
-    assert [row["why"] for row in rows][-1].startswith("from here to the end this file cannot be read: 'utf-16")
+    assert data(rows) == [{"x": "2", "y": "b"}]
+    assert [(line, "is no text in the encoding of the file" in why) for line, why in reasons(rows)] == [
+        (2, True),
+        (4, True),
+    ]
+
+
+def test_an_encoding_that_does_not_fit_sets_the_file_aside(read):
+    (row,) = read("x,y\n1,2\n".encode("utf-16-le"), encoding="utf-16", columns={"key": "x"})
+
+    assert row["why"].startswith("from here to the end this file cannot be read: UTF-16 stream does not start with BOM")
+    assert row["seen"] is None
 
 
 @pytest.mark.parametrize(
@@ -203,6 +220,11 @@ def test_the_header_is_read_without_the_rows(tmp_path):
     file.write_bytes(codecs.BOM_UTF8 + b'"one, two",b\n')
 
     assert header_of(str(file), plan()) == ["one, two", "b"]
+    for suffix in (".gz", ".bz2", ".xz"):
+        os.link(file, damaged := tmp_path / f"day.csv{suffix}")
+        assert header_of(str(damaged), plan()) == [], "its rows are set aside"
+    with pytest.raises(FileNotFoundError):
+        header_of(str(tmp_path / "none.csv"), plan())
 
 
 # --------------------------------------------------------------------------------------------------------- JSON lines
@@ -245,6 +267,7 @@ def test_a_line_goes_as_it_is(read, values, end, ascii):
         (f'{{"a": {"[" * 60_000}{"]" * 60_000}}}', "data: nested more than 50 levels deep"),
         ("[1]", "this line cannot be read as a row: it is no JSON object"),
         ('{"a": 1} {"a": 2}', "this line cannot be read as a row: Extra data at character 10"),
+        ('{"a": 1}\x0b', "this line cannot be read as a row: Extra data at character 9"),
         ('{"a": 1', "this line cannot be read as a row: Expecting ',' delimiter at character 8"),
     ),
 )
@@ -253,6 +276,7 @@ def test_a_line_that_cannot_be_stored_exactly_is_set_aside(read, line, why):
 
     assert data(rows) == [{"n": 1}, {"n": 2}]
     assert reasons(rows) == [(2, why)]
+    assert rows[1]["seen"] is None, "which keys it has is not known"
 
 
 def test_escapes_and_large_numbers_that_can_be_stored_are_no_problem(read):
