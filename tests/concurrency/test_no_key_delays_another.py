@@ -52,16 +52,17 @@ def test_a_locked_key_does_not_delay_a_fetch_of_others(laned_queue, other: Sessi
 
 
 @pytest.mark.parametrize("limit", (1, 10))
+@pytest.mark.parametrize("tags", ([], ["red"]))
 def test_a_locked_key_with_many_waiting_in_front_does_not_delay_others(
-    laned_queue, other: Session, third: Session, limit
-):  # R028 C3.3
+    laned_queue, other: Session, third: Session, tags, limit
+):  # R028 C3.3 R138
     [held] = running(laned_queue, "a")
     in_open_transaction(other, services.complete, held)
     for _ in range(400):
-        sent(laned_queue, "a")
-    free = sent(laned_queue, "b")
+        sent(laned_queue, "a", tags=tags)
+    free = sent(laned_queue, "b", tags=tags)
 
-    assert third.run(fetched, laned_queue, limit) == [free]
+    assert third.run(fetched, laned_queue, limit, tags=tags) == [free]
 
 
 def test_a_key_that_stays_locked_is_not_tried_by_every_fetch(laned_queue, other: Session):
@@ -119,12 +120,13 @@ def test_more_blocked_keys_than_one_fetch_may_lock_do_not_delay_others(fifo_queu
     assert third.run(fetched, fifo_queue, 1) == [free]
 
 
-def test_a_locked_row_does_not_delay_a_fetch_of_others(laned_queue, other: Session, third: Session):  # R028
-    head = sent(laned_queue)
-    free = sent(laned_queue, "b")
-    in_open_transaction(other, lock_row, head.pk)
+@pytest.mark.parametrize("tags", ([], ["red"]))
+def test_a_locked_row_does_not_delay_a_fetch_of_others(laned_queue, other: Session, third: Session, tags):  # R028 R138
+    held = sent(laned_queue, "a", tags=tags)
+    in_open_transaction(other, lock_row, held.pk)
+    free = sent(laned_queue, "b", tags=tags)
 
-    assert third.run(fetched, laned_queue) == [free]
+    assert third.run(fetched, laned_queue, tags=tags) == [free]
 
 
 def test_a_lease_that_ran_out_on_a_locked_key_does_not_delay_others(laned_queue, other: Session, third: Session):  # B33

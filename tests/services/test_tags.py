@@ -59,6 +59,24 @@ def test_jobs_with_other_tags_in_front_do_not_hide_those_behind(any_queue):  # R
     assert services.fetch(any_queue.name, 10, tags=["red"]) == red
 
 
+def test_jobs_in_front_and_behind_are_each_taken_once(any_queue):  # R138
+    """A look along the queue finds the first, a look along the tags the last, and the first again."""
+    first = sent(any_queue, tags=["red"], singleton_key="first")
+    services.send_many(any_queue.name, [{"tags": ["blue"], "singleton_key": f"b{n}"} for n in range(300)])
+    last = sent(any_queue, tags=["red"], singleton_key="last")
+
+    assert services.fetch(any_queue.name, 2, tags=["red"]) == [first, last]
+
+
+def test_jobs_of_another_queue_are_not_taken(any_queue):  # R138
+    other = services.create_queue("other", policy=any_queue.policy)
+    theirs = sent(other, tags=["red"], singleton_key="a")
+    ours = sent(any_queue, tags=["red"], singleton_key="a")
+
+    assert services.fetch(any_queue.name, 10, tags=["red"]) == [ours]
+    assert now(theirs).state == "created"
+
+
 def test_a_worker_with_tags_keeps_the_order(queue):  # R138 B6
     first = sent(queue, tags=["red"])
     high = sent(queue, tags=["red", "x"], priority=5)
