@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 
 from django_jobqueue import services
 from django_jobqueue.models import Job, PendingRelease, Queue, Worker
-from django_jobqueue.services import statements, workers
+from django_jobqueue.services import lanes, statements, workers
 from django_jobqueue.states import JobState
 from tests.past import ago, rewrite
 
@@ -240,6 +242,24 @@ def test_a_verb_that_ends_one_job_does_not_wait_for_the_next(
     other.rollback()
     no_alarm()
     goes_on(given)
+
+
+def test_a_verb_waits_a_moment_for_a_key_that_a_fetch_holds(laned_queue, other: Session, monkeypatch):  # row 79
+    given = lane(laned_queue)
+    hold(other, "key", given)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        other.rollback()
+
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(sleep=pause))
+    with CaptureQueriesContext(connection) as sent_queries:
+        services.complete(given.job)
+
+    assert pauses == [lanes.PAUSES[0]]
+    assert not any("jobqueue_pendingrelease" in query["sql"] for query in sent_queries)
+    assert [job.pk for job in fetched(laned_queue)] == [given.next]
 
 
 @pytest.mark.parametrize("what", ("row", "key"))

@@ -2,7 +2,7 @@
 
     python -m tests.mutants --minutes 50
     python -m tests.mutants --survivors          judge again what survived, after tests were written
-    python -m tests.mutants --only HAND_OVER     only mutants whose line contains this
+    python -m tests.mutants --only HAND_OVER     only mutants whose line has a match of this regular expression
     python -m tests.mutants --list
 
 What was judged is kept in a folder and not judged again; delete the folder to begin anew. Which tests send which
@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no further mutant after this time")
     parser.add_argument("--seconds", type=float, default=40.0, help="of tests for one mutant")
-    parser.add_argument("--only", default="", help="part of a mutant's path, name or cut")
+    parser.add_argument("--only", default="", help="a regular expression for what --list says of a mutant")
     parser.add_argument("--tests", default="tests", help="folders or modules, separated by commas: %(default)s")
     parser.add_argument("--survivors", action="store_true", help="judge again what survived or no test ran")
     parser.add_argument("--list", action="store_true", help="say which mutants there are, and judge none")
@@ -55,7 +56,7 @@ def main() -> int:
     mutants = mutants_of(copy, PACKAGE)
     judge(given, copy, mutants)
     known = read_results(given.folder / "results.jsonl")
-    return report([mutant for mutant in mutants if given.only in str(mutant)], known)
+    return report([mutant for mutant in mutants if re.search(given.only, str(mutant))], known)
 
 
 def judge(given: argparse.Namespace, copy: Path, mutants: list[Mutant]) -> None:

@@ -131,7 +131,7 @@ def _judge_all(session: pytest.Session, options: Options, database: _Database) -
     for mutant in mutants_of(Path(options.root), options.package):
         before = known.get(mutant.key)
         is_wanted = before is None or (options.again and before.verdict in (SURVIVED, NOT_RUN))
-        if not is_wanted or options.only not in str(mutant):
+        if not is_wanted or not re.search(options.only, str(mutant)):
             continue
         if time.time() > options.deadline:
             print("the time is over; the next run goes on from here")

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from django_jobqueue import services
 from django_jobqueue.claims import Claim
 from django_jobqueue.exceptions import ClaimLost, InvalidOption
 from django_jobqueue.models import Job, Queue
-from django_jobqueue.services import workers
+from django_jobqueue.services import capacity, workers
 
 from .lives import now, sent
 
@@ -93,6 +94,23 @@ def test_a_batch_refuses_lost_claims_and_finishes_the_others(policy):  # C3.7 G3
     assert now(second).state == "active"
     assert services.finish_many([(second, 3)]).completed == [second.pk]
     assert now(second).output == 3
+
+
+def test_whoever_holds_a_job_is_told_of_its_completion_and_not_of_a_lost_claim(
+    queue, django_capture_on_commit_callbacks
+):
+    first, second = lost_and_claimed_again(queue)
+    sent(queue)
+    (other,) = services.fetch(queue.name)
+    told: list[str] = []
+    capacity.hold([first.pk], partial(told.append, "lost"))
+    capacity.hold([other.pk], partial(told.append, "completed"))
+
+    with django_capture_on_commit_callbacks(execute=True):
+        services.finish_many([(first, 1), (other, 2)])
+
+    assert told == ["completed"]
+    assert now(second).state == "active"
 
 
 def test_a_lost_failure_of_a_batch_is_listed(queue):
