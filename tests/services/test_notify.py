@@ -191,6 +191,20 @@ def test_completing_wakes_those_who_wait_for_the_next_of_its_key(fifo_queue, hea
     assert heard() == [fifo_queue.name]
 
 
+@pytest.mark.parametrize(
+    "complete", (services.complete, lambda job: services.finish_many([(job, None)])), ids=["one", "a batch"]
+)
+@pytest.mark.parametrize("grouping", ("head", None))
+def test_completing_a_job_of_a_group_wakes_those_who_read_groups(queue, heard, grouping, complete):  # R066
+    sent(queue, group_key="g")
+    (job,) = services.fetch(queue.name, grouping=grouping)
+    heard()
+
+    complete(job)
+
+    assert heard() == ([queue.name] if grouping else [])
+
+
 def test_completing_the_last_of_a_key_wakes_nobody(fifo_queue, heard):
     one, other = claimed(fifo_queue), claimed(fifo_queue)
     heard()
