@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import product
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -12,10 +13,10 @@ from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.models import Job, Queue
-from django_jobqueue.policies import DelayedHead
+from django_jobqueue.policies import DelayedHead, QueuePolicy
 from django_jobqueue.services import statements
 from django_jobqueue.states import BLOCKING, FINAL, FailureReason, Hold, JobState
-from tests.factories import JobFactory
+from tests.factories import JobFactory, QueueFactory
 from tests.past import ago, reread, rewrite
 
 from .lives import sent
@@ -359,3 +360,36 @@ def test_a_batch_waits_a_moment_for_keys_that_somebody_looks_at(fifo_queue):
 
     assert len(batches) == 2
     assert len(finished.completed) == len(finished.next) == 20
+
+
+# ------------------------------------------------------------------------------------- the same key in another queue
+
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "waits": {"priority": 9},
+    "is held for its lane": {"hold": Hold.LANE},
+    "is not due": {"hold": Hold.UNTIL, "start_after": timezone.now() + timedelta(days=1)},
+    "is overdue": {"hold": Hold.UNTIL, "start_after": timezone.now() - timedelta(days=1)},
+    "runs": {"state": JobState.ACTIVE},
+    "waits for its retry": {"state": JobState.RETRY, "priority": 9},
+    "failed": {"state": JobState.FAILED},
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("hand_over", (False, True))
+@pytest.mark.parametrize("policy", (QueuePolicy.KEY_STRICT_FIFO, QueuePolicy.SINGLETON))
+@pytest.mark.parametrize("elsewhere", ELSEWHERE)
+def test_the_same_key_of_another_queue_is_another_lane(elsewhere, policy, hand_over):  # R028
+    other, ours = (QueueFactory(name=name, policy=policy, delayed_head=DelayedHead.BLOCK) for name in ("other", "ours"))
+    JobFactory(queue=other, singleton_key="a", **ELSEWHERE[elsewhere])
+    before = list(Job.objects.filter(queue=other).values())
+    first, second = services.send_many(ours.name, [{"singleton_key": "a"}] * 2)
+
+    (job,) = services.fetch(ours.name, 10)
+    assert job.pk == first
+    finished = services.finish_many([(job, None)], hand_over=hand_over)
+
+    (following,) = finished.next or services.fetch(ours.name, 10)
+    assert following.pk == second
+    assert bool(finished.next) == (hand_over and policy == QueuePolicy.KEY_STRICT_FIFO)
+    assert list(Job.objects.filter(queue=other).values()) == before
