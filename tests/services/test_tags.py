@@ -77,6 +77,16 @@ def test_jobs_of_another_queue_are_not_taken(any_queue):  # R138
     assert now(theirs).state == "created"
 
 
+@pytest.mark.parametrize("others", (0, 300))
+def test_of_jobs_with_its_tags_a_worker_takes_the_highest_priority(any_queue, others):  # R138 B6
+    blue = [{"tags": ["blue"], "singleton_key": f"b{n}", "priority": 9} for n in range(others)]
+    services.send_many(any_queue.name, blue)
+    sent(any_queue, tags=["red"], singleton_key="low")
+    high = sent(any_queue, tags=["red"], singleton_key="high", priority=5)
+
+    assert services.fetch(any_queue.name, 1, tags=["red"]) == [high]
+
+
 def test_a_worker_with_tags_keeps_the_order(queue):  # R138 B6
     first = sent(queue, tags=["red"])
     high = sent(queue, tags=["red", "x"], priority=5)
