@@ -24,6 +24,7 @@ from ..timings import LATE_SECONDS
 from .ahead import Ahead
 from .endings import Failed, Result
 from .event_loop import Item
+from .sessions import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from .child import Child
@@ -219,11 +220,12 @@ class Line:
 
     def _begin_arrived(self, now: float) -> bool:
         self.settle()
-        jobs, self._arrived = self._arrived, []
+        jobs = self._arrived
         if not jobs:
             return False
         if now - self._asked_at > LATE_SECONDS:  # perhaps it waited while a suspect ran alone
             jobs = self._renew(jobs)
+        self._arrived = []  # only now: while the database is away they wait here
         if self._asked_of in self._look_at:
             self._ask_for_more(now)
         self.take(jobs)
@@ -335,7 +337,12 @@ class Line:
             else:
                 plain.append((job, handler))
         if bare:  # of a handler that belongs to another queue
-            load_whole(bare, using=child.using)
+            try:
+                load_whole(bare, using=child.using)
+            except DATABASE_ERRORS:
+                for job, _ in [*plain, *asynchronous]:  # held but never begun, they would wait until they expire
+                    del held[job.id]
+                raise
         child.executor.begin(plain, self._chunk())
         child.recorder.count()
         if asynchronous:
@@ -403,8 +410,10 @@ class Line:
         child = self.child
         if self.alone is not None or len(child.held) > len(self.suspects) + len(self._arrived):
             return False
-        job, handler = self.suspects.popleft()
-        if not self._renew([job]):
+        job, handler = self.suspects[0]
+        is_ours = bool(self._renew([job]))
+        self.suspects.popleft()  # only now: while the database is away it waits here
+        if not is_ours:
             return True
         self.alone = job.id
         if handler.is_async:

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from django_jobqueue import job, services
-from django_jobqueue.handlers import JobExpired
+from django_jobqueue.handlers import JobContext, JobExpired
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
 from django_jobqueue.worker import line
@@ -228,3 +228,88 @@ def test_jobs_claimed_ahead_that_waited_are_verified_before_they_begin(queue, tr
     assert before is not None
     assert after is not None
     assert after > before
+
+
+# ------------------------------------------------------- the connection breaks between a claim and the begin
+
+
+@pytest.fixture
+def child(queue, transactional_db):
+    """A child that is not running, whose connection the test can break."""
+    options = WorkerOptions.build(queues=(queue.name,))
+    return Child(options, "w", uuid7(), Slots(options.concurrency))
+
+
+def claimed(child: Child, number: int = 2, **values: Any) -> list[Job]:
+    (queue,) = child.options.queues
+    for _ in range(number):
+        sent(queue, name="elsewhere")
+    Job.objects.filter(queue=queue).update(**values)
+    return services.fetch(queue, number, worker="w", incarnation=child.incarnation, whole=False)
+
+
+def lose_connection() -> None:
+    with pytest.raises(DatabaseError), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def is_reconnected(child: Child, error: Exception) -> None:
+    child._lose(error)
+    child._verify()
+
+
+def test_jobs_whose_columns_could_not_be_read_go_back_when_the_database_is_back(child):
+    """A nemesis found them: they were held, never begun, and kept their keys until they expired."""
+
+    @job(queue="of-another-queue", name="elsewhere", takes_context=True)
+    def elsewhere(context: JobContext) -> None:
+        pass
+
+    child.handler = elsewhere
+    jobs = claimed(child)
+    lose_connection()
+
+    with pytest.raises(DatabaseError) as raised:
+        child.line.take(jobs)
+    is_reconnected(child, raised.value)
+
+    assert child.held == {}
+    assert child.executor.ready.empty()
+    assert [(reread(one).state, reread(one).retry_count) for one in jobs] == [("retry", 0)] * 2
+
+
+def test_jobs_claimed_ahead_wait_until_the_database_can_verify_them(child):
+    @job(queue=child.options.queues[0], name="elsewhere")
+    def elsewhere() -> None:
+        pass
+
+    jobs = claimed(child)
+    child.line._arrived = list(jobs)
+    child.held.update({one.id: one for one in jobs})
+    child.line._asked_at = time.monotonic() - 1
+    lose_connection()
+
+    with pytest.raises(DatabaseError) as raised:
+        child.line._begin_arrived(time.monotonic())
+    is_reconnected(child, raised.value)
+    assert child.line._begin_arrived(time.monotonic())
+
+    begun = [item[0] for _ in jobs for item in child.executor.ready.get_nowait() or ()]
+    assert begun == jobs
+
+
+def test_a_job_that_is_to_run_alone_waits_until_the_database_can_verify_it(child):
+    @job(queue=child.options.queues[0], name="elsewhere")
+    def elsewhere() -> None:
+        pass
+
+    (suspect,) = claimed(child, 1, crashes=2)
+    child.line.take([suspect])
+    lose_connection()
+
+    with pytest.raises(DatabaseError) as raised:
+        child.line.fill(time.monotonic())
+    is_reconnected(child, raised.value)
+    assert child.line.fill(time.monotonic())
+
+    assert [item[0] for item in child.executor.ready.get_nowait() or ()] == [suspect]
