@@ -196,6 +196,7 @@ class Child:
         self._pause = min(self._pause * 2, 1.0) * random.uniform(0.75, 1)
         for job in self.held.values():
             job.begin_by = 0.0  # what has not begun is verified before it does: its claim may be lost
+        self.line.distrust_arrived()
         connections[self.using].close()
 
     def _listener_lost(self) -> None:

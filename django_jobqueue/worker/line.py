@@ -231,6 +231,10 @@ class Line:
         self.take(jobs)
         return True
 
+    def distrust_arrived(self) -> None:
+        """After a lost connection: what was fetched ahead and has not begun is verified before it begins."""
+        self._asked_at = float("-inf")
+
     def _ask_for_more(self, now: float) -> None:
         """Before the batch that came is begun, so that the server has something to do meanwhile."""
         queue = self._asked_of

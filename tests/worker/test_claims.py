@@ -298,6 +298,24 @@ def test_jobs_claimed_ahead_wait_until_the_database_can_verify_them(child):
     assert begun == jobs
 
 
+def test_a_claim_that_was_fetched_ahead_and_lost_with_the_connection_is_not_begun(child):
+    @job(queue=child.options.queues[0], name="elsewhere")
+    def elsewhere() -> None:
+        pass
+
+    ours, lost = claimed(child)
+    child.line._arrived = [ours, lost]
+    child.held.update({one.id: one for one in (ours, lost)})
+    child.line._asked_at = time.monotonic()
+    services.complete(lost.pk)
+
+    is_reconnected(child, DatabaseError("gone"))
+    child.line._begin_arrived(time.monotonic())
+
+    assert [item[0] for item in child.executor.ready.get_nowait() or ()] == [ours]
+    assert child.executor.ready.empty()
+
+
 def test_a_job_that_is_to_run_alone_waits_until_the_database_can_verify_it(child):
     @job(queue=child.options.queues[0], name="elsewhere")
     def elsewhere() -> None:
