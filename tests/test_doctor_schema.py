@@ -168,8 +168,8 @@ def test_a_part_that_lacks_a_piece_of_an_index_gets_it(as_it_was, partitioned_qu
     declared = next(index for index in declared_indexes("default") if index.name == "jobqueue_job_tags")
     execute(declared.create(how="", only="ONLY "))
     part = partition_name(partitioned_queue.name)
-    execute(declared.create(how="", name="piece", table=part))
-    execute("ALTER INDEX jobqueue_job_tags ATTACH PARTITION piece")
+    execute(declared.create(how="", name="piece_of_tags", table=part))
+    execute("ALTER INDEX jobqueue_job_tags ATTACH PARTITION piece_of_tags")
 
     (finding,) = found()
 
@@ -217,8 +217,9 @@ def test_an_invalid_piece_that_is_attached_is_built_again(as_it_was):
     declared = next(index for index in declared_indexes("default") if index.name == "jobqueue_job_group")
     execute("DROP INDEX jobqueue_job_group")
     execute(declared.create(how="", only="ONLY "))
-    cancelled_build(declared.create(name="piece", table=DEFAULT), DEFAULT)
-    execute("ALTER INDEX jobqueue_job_group ATTACH PARTITION piece")
+    piece = "piece_of_group"  # a repaired index keeps its name, so no other test may use this one
+    cancelled_build(declared.create(name=piece, table=DEFAULT), DEFAULT)
+    execute(f"ALTER INDEX jobqueue_job_group ATTACH PARTITION {piece}")
 
     (finding,) = found()
     assert finding.code == "invalid_index"
