@@ -34,12 +34,12 @@ play: $(VENV)/.demo-installed  ## what strict order means, played in your termin
 report: $(VENV)/.report-installed  ## archive and analyze what happened in the demo's shop, and open the report; needs Java 17
 	@$(PY) -m example_project.report $(ARGS)
 
-# Races and faults go in a run of their own, because they look at the clock. They wait more than they work, so two share
-# the machine; those of one file stay together, because they share a server.
+# Races and faults go in a run of their own, because they look at the clock. They wait more than they work, so three
+# share two processors; those of one file stay together, because they share a server.
 test: $(VENV)/.dev-installed  ## every test this machine can run; NO_SKIPS=1: skips are failures
 ifeq ($(strip $(ARGS)),)
 	$(PY) -m pytest -q -n 2 --dist loadgroup -m "not concurrency and not faults"
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "concurrency or faults"
+	$(PY) -m pytest -q -n 3 --dist loadfile -m "concurrency or faults"
 else
 	$(PY) -m pytest -q $(ARGS)
 endif

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 DRAIN_SECONDS = 60.0  # without a job that ends, until the rest counts as stuck
 SETTLE_SECONDS = 10.0  # after a strike until everything runs again
 MOST_LOAD = 4.0  # runnable processes per processor; above it, other keys are delayed by the machine
+LOAD_LAGS_SECONDS = 30.0  # it is an average of the last minute
 SHOWN = 20
 
 ROWS = """
@@ -111,7 +112,7 @@ def _wait(moment: float, disturbed: list[tuple[float, float]]) -> None:
     """Until that moment; times in which the machine has far more to do than it can count as disturbed."""
     while (left := moment - time.monotonic()) > 0:
         if os.getloadavg()[0] > MOST_LOAD * (os.cpu_count() or 1):
-            disturbed.append((time.monotonic(), time.monotonic() + 1.0))
+            disturbed.append((time.monotonic() - LOAD_LAGS_SECONDS, time.monotonic() + 1.0))
         time.sleep(min(left, 1.0))
 
 

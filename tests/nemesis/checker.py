@@ -335,7 +335,7 @@ def streams_keep_their_capacity(world: World) -> Iterator[Breach]:
 def other_keys_go_on(world: World) -> Iterator[Breach]:
     """A free job is begun soon after it was sent, whatever holds other keys."""
     for job, event in world.sent.items():
-        if not event.get("free"):
+        if not event.get("free") or world.may_be_lost(event["at"]):
             continue
         began = min((run.began for run in world.by_job[job]), default=None)
         for begin, end in world.quiet:

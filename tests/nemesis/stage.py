@@ -23,6 +23,7 @@ from tests.faults.runner import ROOT, children_of, is_alive
 from tests.faults_database.cluster import OPTIONS, Cluster
 from tests.faults_database.proxy import Proxy
 from tests.faults_database.standby import CHOOSE_PRIMARY, REPLICATION, ReplicatedCluster, start_standby
+from tests.waiting import until
 
 from .configurations import FAILOVERS, Configuration
 from .history import FOLDER, write
@@ -30,6 +31,7 @@ from .settings import database
 from .variants import SCHEDULE, STREAMS, VARIANTS, WORKED_ON
 
 PROCESSES, CONCURRENCY = 2, 4
+START_SECONDS = 120.0
 
 
 class Program:
@@ -178,6 +180,7 @@ class Stage:
             Program(self, "reader", direct, "django", "runjobs", "--name=reader", "--processes=1",
                     "--queue=grouped", "--grouping=round_robin"),
         ]  # fmt: skip
+        until(lambda: len(self.children()) == 2 * PROCESSES + 1, "all workers are there", START_SECONDS)
         for name, capacity in STREAMS.items():
             self.streamers.append(Program(self, name, direct, "tests.nemesis.streamer", name, str(capacity)))
         for number in range(2):

@@ -216,6 +216,8 @@ def test_a_free_key_that_waits_in_a_quiet_time_is_delayed():
     assert story.breaches() == []  # nine seconds of the second quiet time
     story.more = {"quiet": [(0.0, 15.0)], "patience": 10.0}
     assert story.kinds() == {"delayed"}
+    story.more["lost_between"] = [(0.5, 1.5)]  # then nothing may be left of it
+    assert story.breaches() == []
 
 
 # ------------------------------------------------------------------------------------------------------------- history

@@ -34,7 +34,7 @@ def _fifo(queue: str, keys: int, rules: Rules = ORDERED, **given: Any) -> Varian
 VARIANTS = {
     variant.queue: variant
     for variant in (
-        _fifo("one-key", 1, seconds=(0.0, 0.05)),
+        _fifo("one-key", 1, seconds=(0.0, 0.05), weight=2),
         _fifo("pass", 40, delays=True),
         _fifo("block", 40, delays=True, passes=False, options={"delayed_head": "block"}),
         _fifo("many-keys", 500, seconds=(0.0, 0.02), weight=8),
