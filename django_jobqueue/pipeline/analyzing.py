@@ -33,8 +33,9 @@ MOST_REPORTS = 20  # kept for the admin
 MOST_ROWS = 5_000  # of a table in the report, the newest; the written tables have all
 FORMATS = ("parquet", "csv")
 HOURS_UNTIL = timedelta(days=14)  # a chart of hours shows no more than that well
-# A spreadsheet takes a text that begins so for a formula; keys and names of handlers may come from outside.
-FORMULA = r"^[=+\-@\t\r]"
+# A spreadsheet takes a text that begins so for a formula; keys and names of handlers may come from outside. The last
+# are the same signs in full width, which some spreadsheets take for them.
+FORMULA = r"^[=+\-@\t\r\n\uFF1D\uFF0B\uFF0D\uFF20]"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -216,7 +216,21 @@ def test_the_command_tells_the_handlers(spark, tmp_path):
 
 
 # What a spreadsheet would run as a formula, and what would make a cell of its own that is one.
-FORMULAS = ("=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1+1", "\r=1+1", " =1+1", 'x",=1+1', "x\n=1+1", "x\r=1+1", "x,=1+1")
+FORMULAS = (
+    "\n=1+1",
+    "\uff1d1+1",
+    "=1+1",
+    "+1+1",
+    "-1+1",
+    "@SUM(A1)",
+    "\t=1+1",
+    "\r=1+1",
+    " =1+1",
+    'x",=1+1',
+    "x\n=1+1",
+    "x\r=1+1",
+    "x,=1+1",
+)
 
 
 def test_a_csv_table_holds_no_formula_and_numbers_stay_numbers(spark, tmp_path):
