@@ -30,8 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The session, with its event log in a folder that tests may search."""
+    from django_jobqueue.pipeline import archiving
     from django_jobqueue.pipeline.session import spark_session
 
+    monkeypatch = pytest.MonkeyPatch()
+    # An archive rests, to leave the machine to others. Tests of that say for how long.
+    monkeypatch.setattr(archiving, "REST", 0.0)
+    defaults = archiving.archive_jobs.__kwdefaults__ or {}
+    monkeypatch.setattr(archiving.archive_jobs, "__kwdefaults__", {**defaults, "rest": 0.0})
     events = tmp_path_factory.mktemp("events")
     config = {
         "spark.eventLog.enabled": "true",
@@ -51,6 +57,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         with spark_session(f"local[{CPUS},4]", config=config) as spark:
             spark.events = events  # type: ignore[attr-defined]
             yield spark
+    monkeypatch.undo()
 
 
 @pytest.fixture

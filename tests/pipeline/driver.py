@@ -54,7 +54,7 @@ def main(lake: str, step: str = "", master: str = "local[2,4]") -> None:
     if step == "writing":
         die_while_files_are_written(lake)
     with spark_session(master, config=SMALL) as spark:
-        done = archive_jobs(spark=spark, lake=lake, older_than=0, tell=tell)
+        done = archive_jobs(spark=spark, lake=lake, older_than=0, rest=0, tell=tell)
         executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     print(json.dumps(asdict(done) | {"executors": executors}, default=str))
 

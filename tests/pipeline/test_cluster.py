@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.waiting import until
 from .driver import SMALL
 from .processes import PATIENCE, Driver, environment, spark_class
 
-ROWS = 20_000
+ROWS = 4_000
 
 
 def free_port() -> int:
@@ -41,15 +42,21 @@ def master(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, spark: object) -> Iterator[str]:
+def alone(tmp_path: Path, spark: object) -> Iterator[tuple[str, Path]]:
+    """A master that has no workers yet."""
+    with master(tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def workers(address: str, log: Path, tmp_path: Path) -> Iterator[None]:
     with ExitStack() as stack:
-        address, log = stack.enter_context(master(tmp_path))
         for number in (1, 2):
             worker = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir",
                       str(tmp_path / f"worker{number}"), address)  # fmt: skip
             stack.enter_context(spark_class("worker.Worker", *worker, log=tmp_path / f"worker{number}.log"))
         until(lambda: log.read_text().count("Registering worker") == 2, "both workers are there", PATIENCE)
-        yield address
+        yield
 
 
 WITHOUT_WORKERS = """
@@ -66,12 +73,19 @@ except SparkUnavailable as error:
 """
 
 
-def test_a_cluster_without_workers_is_told_in_two_sentences_instead_of_waited_for(tmp_path, spark):
-    with master(tmp_path) as (address, _):
-        command = [sys.executable, "-c", WITHOUT_WORKERS, address]
-        ended = subprocess.run(
-            command, cwd=ROOT, env=environment(), timeout=PATIENCE, capture_output=True, text=True, check=False
-        )
+def test_on_a_cluster(alone, spark, lake, tmp_path):
+    """First it has no workers, then two; one master serves both, because each takes seconds to start."""
+    address, log = alone
+    without_workers_it_is_told_in_two_sentences_instead_of_waited_for(address)
+    with workers(address, log, tmp_path):
+        a_write_by_spark_submit_and_an_archive(address, spark, lake, tmp_path)
+
+
+def without_workers_it_is_told_in_two_sentences_instead_of_waited_for(address: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_WORKERS, address]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment(), timeout=PATIENCE, capture_output=True, text=True, check=False
+    )
 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip() == (
@@ -80,7 +94,7 @@ def test_a_cluster_without_workers_is_told_in_two_sentences_instead_of_waited_fo
     )
 
 
-def test_a_write_by_spark_submit_and_an_archive_on_a_cluster(cluster, spark, lake, tmp_path):
+def a_write_by_spark_submit_and_an_archive(cluster: str, spark: Any, lake: str, tmp_path: Path) -> None:
     """The master that spark-submit was given is the one that is used."""
     from django_jobqueue.pipeline import read_lake
 

@@ -66,18 +66,6 @@ def test_a_breach_is_told_with_both_jobs(spark, settings, lake):
     assert str(second.pk) in said.out
 
 
-def test_in_a_process_of_its_own(spark, lake):
-    """The answer alone is on the standard output; how far it has come is on the standard error."""
-    JobFactory(queue=QueueFactory(), state=JobState.COMPLETED, finalized_at=ago(days=8))
-
-    said = run("archive", "--lake", lake, "--master", "local[1,2]")
-
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.splitlines()[0].split() == ["archived", "1", "job"]
-    assert "writing" in said.stderr
-    assert "deleting: 1 of 1 jobs" in said.stderr
-
-
 def test_a_schedule_runs_it_in_a_worker(spark, lake):
     """Java and all are started by a child that was forked, in a thread of it."""
     from django_jobqueue.pipeline import read_lake

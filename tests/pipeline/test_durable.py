@@ -61,25 +61,34 @@ class Trace:
         return [place for place, (call, rest) in enumerate(self.calls) if call == "fsync" and f"<{path}>" in rest]
 
 
-def strace(out: Path) -> list[str]:
-    """Skips where there is none, or where a container does not allow it."""
+def strace(out: Path) -> list[str] | str:
+    """The command, or why not: where there is none, or where a container does not allow it."""
     if shutil.which("strace") is None:
-        pytest.skip("no strace here: apt-get install strace")
+        return "no strace here: apt-get install strace"
     command = ["strace", "-f", "-y", "--seccomp-bpf", "-s", "4000", "-e", f"trace={TRACED}", "-o", str(out)]
     tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
-        pytest.skip(f"strace is not allowed here: {tried.stderr.strip()}")
+        return f"strace is not allowed here: {tried.stderr.strip()}"
     return command
 
 
 def test_every_file_and_folder_of_a_run_is_synced_before_the_first_delete(spark, lake, tmp_path):
+    """The command is also looked at: its answer alone is on the standard output, how far it is on the other."""
     finished(2)
     finished(2)
+    tracing = strace(tmp_path / "trace")
 
-    said = run("archive", "--lake", lake, "--rest=0", before=strace(tmp_path / "trace"), PGSSLMODE="disable")
+    said = run("archive", "--lake", lake, "--rest=0", before=tracing if isinstance(tracing, list) else (),
+               PGSSLMODE="disable")  # fmt: skip
 
     assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines()[0].split() == ["archived", "4", "jobs"]
+    assert "writing" in said.stderr
+    assert "deleting: " in said.stderr
+    assert " of 4 jobs" in said.stderr
     assert not Job.objects.exists()
+    if isinstance(tracing, str):
+        pytest.skip(tracing)
     trace, (folder,) = Trace(tmp_path / "trace"), Path(lake).glob("run=*")
     deleted = trace.first("sendto", "WITH archived AS MATERIALIZED")
     named = trace.first("rename", f'{folder}/_VERIFIED"')

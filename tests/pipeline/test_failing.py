@@ -20,7 +20,7 @@ from tests.factories import JobFactory, QueueFactory
 from tests.faults.runner import ROOT
 from tests.past import ago
 
-from .processes import PATIENCE, environment, run, without_java
+from .processes import PATIENCE, environment, run, run_each, without_java
 
 READERS = ("audit", "analyze", "restore")
 NOWHERE = "host=127.0.0.1 port=1 user=nobody dbname=none"
@@ -53,28 +53,44 @@ def test_a_lake_that_does_not_exist_is_an_error(name, spark, lake, tmp_path):
     assert (file.code, file.error.split(".")[0]) == (5, f"There is no lake at {tmp_path / 'file'}")
 
 
-@pytest.mark.parametrize("name", (*READERS, "archive"))
-def test_a_local_path_is_looked_at_before_spark_starts(name, transactional_db, tmp_path):
-    missing = str(tmp_path / "not" / "there")
-    said = run(*command(name, "--lake", missing, folder=tmp_path), **without_java())
-    unusable = run(*command(name, "--lake", "file:///dev/null/lake", folder=tmp_path), **without_java())
+def test_a_local_path_is_looked_at_before_spark_starts(transactional_db, tmp_path):
+    missing, unusable, other = str(tmp_path / "not" / "there"), "file:///dev/null/lake", str(tmp_path)
+    (tmp_path / "orders.csv").touch()
+    places = {missing: (*READERS, "archive"), unusable: (*READERS, "archive"), other: READERS}
+    calls = [command(name, "--lake", path, folder=tmp_path) for path, names in places.items() for name in names]
+    calls.append(["archive", "--dry-run", "--lake", missing])
 
-    assert said.returncode == unusable.returncode == 5
-    assert len(said.stderr.splitlines()) == len(unusable.stderr.splitlines()) == 1
-    assert missing in said.stderr
-    assert "file:///dev/null/lake" in unusable.stderr
+    *said, dry_run = run_each(calls, **without_java())
+
+    for one in said:
+        assert (one.returncode, len(one.stderr.splitlines())) == (5, 1), one
+        assert one.args[-1] in one.stderr
+    assert f"{other} is no lake: it holds other files, and no run of an archive." in said[-1].stderr
+    assert (dry_run.returncode, "no folder to create it in" in dry_run.stderr) == (5, True)
     assert not Path(missing).parent.exists()
 
 
-@pytest.mark.parametrize("name", (*READERS, "archive"))
-def test_the_database_is_asked_before_spark_starts(name, transactional_db, tmp_path):
+def test_a_folder_of_other_things_is_no_lake_also_if_only_spark_sees_it(spark, tmp_path):
+    from django_jobqueue.exceptions import LakeProblem
+    from django_jobqueue.pipeline import read_lake
+
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "_notes").touch()
+    assert read_lake(spark, str(tmp_path)).count() == 0, "it may be a new one"
+    (tmp_path / "orders").mkdir()
+    with pytest.raises(LakeProblem, match="is no lake: it holds other files"):
+        read_lake(spark, str(tmp_path))
+    assert jobs("restore", "--since", "2020-01-01", "--lake", str(tmp_path)).code == 5
+
+
+def test_the_database_is_asked_before_spark_starts(transactional_db, tmp_path):
     lake = tmp_path / "lake"
     lake.mkdir()
+    calls = [command(name, "--lake", str(lake), folder=tmp_path) for name in (*READERS, "archive")]
+    calls.append(["bulk_send", str(tmp_path / "none.csv"), "--queue", "work"])
 
-    said = run(*command(name, "--lake", str(lake), folder=tmp_path), JOBQUEUE_TEST_DSN=NOWHERE, **without_java())
-
-    assert said.returncode == 4, said.stderr
-    assert len(said.stderr.splitlines()) == 1
+    for said in run_each(calls, JOBQUEUE_TEST_DSN=NOWHERE, **without_java()):
+        assert (said.returncode, len(said.stderr.splitlines())) == (4, 1), said
 
 
 def test_an_archive_creates_the_lake_but_not_the_folders_above_it(spark, lake, old):
@@ -86,12 +102,6 @@ def test_an_archive_creates_the_lake_but_not_the_folders_above_it(spark, lake, o
     assert "there is no folder to create it in" in refused.error
     assert not Path(lake, "deeper").exists()
     assert (done.code, done.json["written"]) == (0, 1)
-
-
-def test_a_dry_run_of_an_archive_looks_at_the_path_too(transactional_db, tmp_path):
-    said = run("archive", "--dry-run", "--lake", str(tmp_path / "not" / "there"))
-
-    assert (said.returncode, "no folder to create it in" in said.stderr) == (5, True)
 
 
 def test_a_mistyped_queue_is_an_error_unless_the_lake_knows_it(spark, lake, tmp_path):
@@ -210,7 +220,7 @@ def test_a_data_file_that_is_damaged_is_one_sentence(spark, lake, old):
 
 
 def test_spark_that_cannot_start_is_one_sentence(transactional_db, tmp_path):
-    said = run("audit", "--lake", str(tmp_path), "--master", "nonsense")
+    said = run("audit", "--live-only", "--master", "nonsense")
 
     assert said.returncode == 5
     *above, last = said.stderr.strip().splitlines()
@@ -236,10 +246,25 @@ def test_a_report_that_cannot_be_written_is_one_sentence(spark, tmp_path):
     assert "cannot be used: File exists (/dev/null)." in said["/dev/null/jobs.html"].error
 
 
-def test_a_report_that_cannot_be_written_is_known_before_spark_starts(transactional_db, tmp_path):
-    said = run("analyze", "--report", "/dev/null/jobs.html", **without_java())
+def test_what_cannot_be_read_or_written_is_known_before_spark_starts(transactional_db, tmp_path):
+    QueueFactory(name="work")
+    file = tmp_path / "day.csv"
+    file.write_text("n\n1\n")
+    bulk = ("bulk_send", "--queue", "work")
 
-    assert (said.returncode, "The report /dev/null/jobs.html cannot be used" in said.stderr) == (5, True)
+    report, missing, aside = run_each(
+        [
+            ["analyze", "--report", "/dev/null/jobs.html"],
+            [*bulk, str(tmp_path / "none.csv")],
+            [*bulk, str(file), "--aside", "/proc/none/bad.jsonl"],
+        ],
+        **without_java(),
+    )
+
+    assert (report.returncode, "The report /dev/null/jobs.html cannot be used" in report.stderr) == (5, True)
+    assert (missing.returncode, "none.csv' cannot be read: No such file" in missing.stderr) == (2, True)
+    assert (aside.returncode, "aside: cannot be written: " in aside.stderr) == (2, True)
+    assert {len(one.stderr.splitlines()) for one in (report, missing, aside)} == {1}
 
 
 def test_tables_that_cannot_be_written_are_one_sentence(spark, tmp_path):
