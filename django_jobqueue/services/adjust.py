@@ -24,8 +24,9 @@ def set_visibility(
 ) -> None:
     """Lease an active job for ``seconds`` from now; zero gives it back at once, uncharged.
 
-    On an ordered queue only the worker that holds the job may do it. Raises ``ClaimLost``, ``JobNotFound``,
-    ``InvalidTransition`` and ``InvalidOption``.
+    On an ordered queue only the worker that holds the job may do it. On other queues an id is enough: choose a lease
+    longer than the handler takes, because a job whose lease ends is fetched again even while its handler runs. Raises
+    ``ClaimLost``, ``JobNotFound``, ``InvalidTransition`` and ``InvalidOption``.
     """
     lease = check_seconds(seconds, option="seconds", minimum=0, maximum=YEAR)
     using = database_of(job, using)

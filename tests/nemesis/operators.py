@@ -50,8 +50,11 @@ class Operator:
                 stopping.wait(0.3)
         connection.close()
 
-    def pick(self, states: tuple[str, ...], most: int = 1, *, ordered: bool | None = None) -> list[tuple[Any, str]]:
+    def pick(
+        self, states: tuple[str, ...], most: int = 1, *, ordered: bool | None = None, serial: bool | None = None
+    ) -> list[tuple[Any, str]]:
         possible = [variant for variant in VARIANTS.values() if ordered in (None, variant.rules.ordered)]
+        possible = [variant for variant in possible if serial in (None, variant.rules.serial)]
         queues = [variant.queue for variant in possible if variant.queue != "free"]
         where = "state = ANY(%s) AND queue_id = ANY(%s)"
         with connection.cursor() as cursor:
@@ -99,7 +102,8 @@ class Operator:
     def set_visibility(self) -> None:
         from django_jobqueue import services
 
-        found = self.pick(RUNNING, ordered=False)
+        # A lease set without the claim may end while the handler runs, and then the job runs beside itself.
+        found = self.pick(RUNNING, serial=False)
         self.do("reschedule", found, lambda ids: services.set_visibility(ids[0], self.chance.uniform(1, 3)))
 
     def pause(self) -> None:
