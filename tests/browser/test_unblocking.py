@@ -115,8 +115,9 @@ def test_jobs_are_filtered_by_a_range(tab, queue):
     expect(page.get_by_role("link", name=f"#{few.seq}", exact=True)).to_be_visible()
 
 
-def test_all_of_fifty_thousand_jobs_are_selected_with_progress(tab, queue):  # fault 66
-    number = 50_000
+@pytest.mark.slow
+def test_all_of_many_thousand_jobs_are_selected_with_progress(tab, queue):  # fault 66
+    number = 30_000
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO jobqueue_job (id, queue_id, policy, state, finalized_at) "

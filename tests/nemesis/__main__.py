@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DRAIN_SECONDS = 60.0  # without a job that ends, until the rest counts as stuck
 SETTLE_SECONDS = 10.0  # after a strike until everything runs again
-MOST_LOAD = 4.0  # runnable processes per processor; above it, other keys are delayed by the machine
+MOST_LOAD = 8.0  # runnable processes per processor; above it, the machine delays all keys
 LOAD_LAGS_SECONDS = 30.0  # it is an average of the last minute
 SHOWN = 20
 

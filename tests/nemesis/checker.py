@@ -37,6 +37,7 @@ class Rules:
     atomic: bool = False  # each completed job left one effect, any other none
     one_waits: bool = False  # one job of a key waits for its first attempt
     one_unfinished: bool = False  # one job of a key waits or runs
+    batched: bool = False  # several jobs of a key are claimed at once, and their results may be stored together
 
 
 @dataclass(frozen=True)
@@ -185,41 +186,52 @@ def _pauses(world: World) -> Iterator[tuple[int, float, float]]:
 
 def in_order(world: World) -> Iterator[Breach]:
     """If one send was acknowledged before the other was called, the first has ended before the second begins."""
-    for before, after, began in orders(world):
-        if not _had_ended(world, before, began):
+    for before, after, run in orders(world):
+        if not _had_ended(world, before, run):
             place = f"{before['queue']}/{before['key']}"
             yield Breach("order", f"{place}: {after['job']} began before {before['job']} had ended")
 
 
-def orders(world: World) -> Iterator[tuple[Event, Event, float]]:
-    """All pairs of jobs whose order is promised, and when the later one began."""
+def orders(world: World) -> Iterator[tuple[Event, Event, Run]]:
+    """All pairs of jobs whose order is promised, and the first run of the later one."""
     for (queue, key), runs in world.by_key.items():
         if not world.rules[queue].ordered:
             continue
-        first: dict[str, float] = {}
+        first: dict[str, Run] = {}
         for run in runs:
-            first.setdefault(run.job, run.began)
-        known = [(world.sent[job], began) for job, began in first.items() if job in world.sent]
+            first.setdefault(run.job, run)
+        known = [(world.sent[job], run) for job, run in first.items() if job in world.sent]
         for before in world.sent_to[queue, key]:
             if before["delayed"] or world.may_be_lost(before["at"]):
                 continue
-            for after, began in known:
+            for after, run in known:
                 if before["at"] < after["called"]:
-                    yield before, after, began
+                    yield before, after, run
 
 
-def _had_ended(world: World, sent: Event, moment: float) -> bool:
-    """Whether a job had its last run before that moment, or an operator had let its key go."""
-    job, queue = sent["job"], sent["queue"]
+def _had_ended(world: World, sent: Event, next_run: Run) -> bool:
+    """Whether a job had its last run before the next job of its key began, or an operator had let its key go.
+
+    Of jobs that were claimed together, each must have returned before the next began. If their worker dies before it
+    stores the results, all of them run again.
+    """
+    job, queue, moment = sent["job"], sent["queue"], next_run.began
     if world.let_go_at(job, queue) < moment or world.is_unsure(moment, moment):
         return True
     row = world.by_id.get(job)
     if row is None:
         return True  # judged by another law
     runs = world.by_job[job]
+    if world.rules[queue].batched and any(_returned_before(run, next_run) for run in runs):
+        return True
     if any(run.began > moment or (run.ended or run.began) > moment for run in runs):
         return False
     return bool(runs) or row.state in DEAD
+
+
+def _returned_before(run: Run, next_run: Run) -> bool:
+    is_same_batch = (run.number, run.pid) == (next_run.number, next_run.pid)
+    return is_same_batch and run.how == "returned" and run.ended is not None and run.ended <= next_run.began
 
 
 def attempts_count_up(world: World) -> Iterator[Breach]:

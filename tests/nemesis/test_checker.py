@@ -26,6 +26,7 @@ class Story:
     def __init__(self) -> None:
         atomic = Rules(serial=True, ordered=True, atomic=True)
         self.rules = {"fifo": STRICT, "atomic": atomic, "free": Rules(), "stately": STATELY, "exclusive": EXCLUSIVE}
+        self.rules["grouped"] = replace(STRICT, batched=True)
         self.events: list[dict[str, Any]] = []
         self.rows: dict[str, Row] = {}
         self.now = 0.0
@@ -205,6 +206,28 @@ def test_a_stream_never_holds_more_than_its_capacity():
 
     assert story.tell("delivered", stream="s").kinds() == {"capacity"}
     assert story.tell("stream_began", stream="s").tell("delivered", stream="s").kinds() == {"capacity"}
+
+
+def lost_batch(how: str = "returned") -> Story:
+    """Two jobs of a group in one claim, whose worker died before it stored their results; then each runs again."""
+    story = Story().send("a", "grouped").send("b", "grouped").begin("a").end("a", how=how).begin("b").end("b")
+    return story.run("a", 2).run("b", 2)
+
+
+def test_jobs_claimed_together_may_run_again_together():
+    assert lost_batch().breaches() == []
+
+
+def test_a_job_of_a_batch_waits_until_the_one_before_it_has_returned():
+    assert lost_batch(how="raised").kinds() == {"order"}
+
+
+def test_a_job_of_a_group_does_not_begin_in_another_batch_before_the_one_ahead_has_ended():
+    story = Story().send("a", "grouped").send("b", "grouped").begin("a").end("a")
+
+    story.begin("b", 7).end("b", 7).run("a", 8).run("b", 9)
+
+    assert story.kinds() == {"order"}
 
 
 def test_a_free_key_that_waits_in_a_quiet_time_is_delayed():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .checker import Rules
@@ -49,7 +49,7 @@ VARIANTS = {
         Variant("short", 10, Rules(one_waits=True), options={"policy": "short"}),
         Variant("exclusive", 10, Rules(serial=True, one_unfinished=True), options={"policy": "exclusive"}),
         Variant("keyed", 10, Rules(serial=True, one_unfinished=True)),
-        Variant("grouped", 10, ORDERED, grouped=True, seconds=(0.0, 0.05)),
+        Variant("grouped", 10, replace(ORDERED, batched=True), grouped=True, seconds=(0.0, 0.05)),
         Variant("scratch", 0, Rules(), seconds=(0.0, 0.05)),  # that operators purge
         Variant("free", 0, Rules(), seconds=(0.0, 0.01), weight=0),  # must never wait
         Variant("streamed", 0, Rules(), by="stream", seconds=(0.0, 0.05)),
