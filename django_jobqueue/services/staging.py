@@ -72,9 +72,9 @@ _PLACED = f"WITH placed AS MATERIALIZED (SELECT s.*, row_number() OVER (ORDER BY
 
 # Rows of files are told apart by their identity, and equal ones by which one each is.
 _TOLD_APART = f"""WITH placed AS MATERIALIZED (
-    SELECT *, CASE WHEN times = 1 THEN identity::uuid ELSE md5(identity || ' ' || times)::uuid END AS known_by
-    FROM (SELECT *, row_number() OVER (PARTITION BY identity ORDER BY n) AS times
-        FROM (SELECT s.*, row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS}) s) s)"""
+    SELECT *, CASE WHEN times = 1 THEN row_hash ELSE md5(identity || ' ' || times)::uuid END AS known_by
+    FROM (SELECT *, row_number() OVER (PARTITION BY row_hash ORDER BY n) AS times
+        FROM (SELECT s.*, s.identity::uuid AS row_hash, row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS}) s) s)"""
 # They are remembered in the order of their ids, so that two calls at once do not wait for each other in a circle.
 _REMEMBERED = f"""{_TOLD_APART},
 remembered AS (
@@ -82,8 +82,10 @@ remembered AS (
     ON CONFLICT (id) DO UPDATE SET seen_at = EXCLUDED.seen_at
         WHERE r.seen_at < {NOW} - interval '{_RENEWED.days} days'
     RETURNING id, r.xmax = 0 AS is_new)"""
-# IS TRUE keeps the planner, who knows nothing of how many rows there are, from comparing each with each.
-_NEW = "(p.known_by IN (SELECT id FROM remembered WHERE is_new)) IS TRUE"
+# Mostly all rows are new, and then no row need be looked up. IS TRUE keeps the planner, who knows nothing of how many
+# rows there are, from comparing each with each.
+_NEW = """((SELECT count(*) FILTER (WHERE is_new) FROM remembered) = (SELECT count(*) FROM placed)
+        OR (p.known_by IN (SELECT id FROM remembered WHERE is_new)) IS TRUE)"""
 
 
 def _store(beginning: str, condition: str = "true", *, refuse: bool = False) -> str:
@@ -99,6 +101,7 @@ def _store(beginning: str, condition: str = "true", *, refuse: bool = False) -> 
     random = "known_by" if of_files else "gen_random_uuid()"
     nth_of_id = "1" if of_files else "row_number() OVER (PARTITION BY p.job ORDER BY n)"
     rows = f"""{beginning},
+target AS MATERIALIZED (SELECT * FROM jobqueue_queue WHERE name = {{queue}}),
 fresh AS (
     SELECT p.*, p.job::uuid AS given,
         COALESCE(p.start_after, {NOW} + p.delay * interval '1 second') AS due_at, {nth_of_id} AS nth_of_id
@@ -113,7 +116,7 @@ INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, singleton_key, g
 SELECT new_id, q.name, q.policy, COALESCE(h.name, ''), COALESCE(h.priority, 0),
     COALESCE(h.singleton_key, ''), COALESCE(h.group_key, ''), COALESCE(h.tags, '{{{{}}}}'), {{data}}, h.hold,
     COALESCE(due_at, {NOW}), due_at, {", ".join(f"q.{name}" for name in JOB_OPTIONS)}
-FROM held h JOIN jobqueue_queue q ON q.name = {{queue}} ORDER BY n
+FROM held h CROSS JOIN target q ORDER BY n
 """
     if not refuse:
         return rows + insert
