@@ -44,6 +44,7 @@ cloudpickle.register_pickle_by_value(row_files)  # type: ignore[no-untyped-call]
 
 FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 COMPRESSED = (".gz", ".bz2", ".xz")
+_STAGED_AS = {"key": "singleton_key", "order_by": "order"}  # the other options are staged under their own names
 _ROWS_OF_A_FILE = 40  # bits for the number of a row, beside which that of its file stands
 
 
@@ -319,10 +320,11 @@ class _Call:
         """
         write = f"bulk {self.queue} {uuid4().hex}"
         options = {"write_id": write, "mode": self._mode(), **self._keys_of_data()}
-        names = ["id", "identity", "place", "singleton_key", *(["order"] if self.wish.order_by else [])]
-        if not self.dry_run:
-            names += ["group_key", "priority", "tags", "delay", "start_after", "data"]
-        chosen = good.select(*(F.col(name) for name in names))
+        # What no column gives is not staged: nothing is quicker to bring than a column less.
+        given = [_STAGED_AS.get(option, option) for option in self.wish.columns()]
+        decides = {"id", "singleton_key", "order"}  # whether a row would be sent, and which ones first
+        names = [name for name in given if name in decides] if self.dry_run else [*given, "data"]
+        chosen = good.select("identity", "place", *names)
         if self.wish.name is not None:
             chosen = chosen.withColumn("name", F.lit(self.wish.name))
         store(chosen, queue=self.queue, options=options, using=self.using)
