@@ -17,8 +17,8 @@ from django.utils.module_loading import import_string
 from .conf import get_settings
 
 if TYPE_CHECKING:
+    from .engine.drafts import Checked
     from .models import Job
-    from .services.checked import Checked
 
 logger = logging.getLogger("django_jobqueue")
 

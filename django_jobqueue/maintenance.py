@@ -15,12 +15,12 @@ from django.db import connections, transaction
 from django.db.models import Exists, OuterRef
 
 from . import services, statistics
+from .engine.sweeps import bounded
+from .engine.transactions import database, in_transaction, joins, rows
 from .expressions import StatementTimestamp
 from .identifiers import uuid7
 from .models import Job, Maintenance, Worker
 from .services.recover import release_due
-from .services.sweeps import bounded
-from .services.transactions import database, in_transaction, joins, rows
 
 logger = logging.getLogger("django_jobqueue.maintenance")
 

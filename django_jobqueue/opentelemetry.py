@@ -18,8 +18,8 @@ from . import __version__
 from .handlers import CancelJob, RetryLater, Snooze
 
 if TYPE_CHECKING:
+    from .engine.drafts import Checked
     from .models import Job
-    from .services.checked import Checked
 
 SYSTEM = "django_jobqueue"
 FLUSH_MS = 2_000

@@ -16,11 +16,11 @@ import pytest
 from django.db import connection, connections, transaction
 
 from django_jobqueue import maintenance, services
+from django_jobqueue.engine.sweeps import bounded
 from django_jobqueue.exceptions import JobQueueError
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.maintenance import STEPS, MaintenanceReport, maintain
 from django_jobqueue.models import Job, Maintenance, QueueMinute, Schedule, ScheduleRun, Worker
-from django_jobqueue.services.sweeps import bounded
 from django_jobqueue.signals import queue_backlog
 from django_jobqueue.states import Hold, JobState
 

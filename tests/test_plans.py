@@ -18,14 +18,14 @@ import pytest
 from django.db import connection
 
 from django_jobqueue import maintenance, services
+from django_jobqueue.engine import prepared_statements
+from django_jobqueue.engine.sql.statements import BEGIN
 from django_jobqueue.grouping import Grouping
 from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.partitions import DEFAULT
 from django_jobqueue.prometheus import metrics_text
-from django_jobqueue.services import preparing
 from django_jobqueue.services.recover import release_due
-from django_jobqueue.services.statements import BEGIN
 from django_jobqueue.statistics import RANGES, SUMMARIZE, fill_minutes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("untouched_table")]
@@ -131,9 +131,9 @@ def test_a_fetch_reads_along_the_fetchable_jobs(filled):  # R318 R350
 
 @pytest.mark.django_db(transaction=True)
 def test_what_is_planned_for_any_values_reads_along_the_same_indexes(filled):
-    """Statements that are sent by name; see :mod:`django_jobqueue.services.preparing`."""
+    """Statements that are sent by name; see :mod:`django_jobqueue.engine.prepared_statements`."""
     connection.close()
-    for _ in range(preparing.AFTER + 1):
+    for _ in range(prepared_statements.AFTER + 1):
         services.send("plain")
         services.send("ordered", singleton_key="a")
         bookmarks = {"plain": services.Bookmark(), "ordered": services.Bookmark()}

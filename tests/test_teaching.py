@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, connections, transaction
 
 from django_jobqueue import handlers, job, services
+from django_jobqueue.engine import transactions
 from django_jobqueue.exceptions import InvalidData, QueueNotFound
-from django_jobqueue.services import transactions
 
 pytestmark = pytest.mark.django_db
 

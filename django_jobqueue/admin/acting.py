@@ -20,11 +20,11 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from .. import services
+from ..engine.paging import count
+from ..engine.snapshots import Seen
 from ..exceptions import InvalidOption
 from ..models import Job, Operation
 from ..services.operations import VERBS
-from ..services.snapshots import Seen
-from ..services.windows import count
 from .base import JobQueueAdmin
 from .wording import last_line, many
 

@@ -19,11 +19,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from ..engine.lane_view import Behind, behind
+from ..engine.paging import MANY, Count, count
+from ..engine.transactions import database, in_transaction
 from ..models import BlockedKey, Queue
 from ..policies import ORDERED
-from ..services.neighbours import Behind, behind
-from ..services.transactions import database, in_transaction
-from ..services.windows import MANY, Count, count
 from . import wording
 from .acting import ACTS, Act, ActingAdmin
 from .filters import FingerprintFilter, QueueFilter

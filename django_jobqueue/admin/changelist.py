@@ -11,7 +11,7 @@ from django.http import HttpRequest, QueryDict
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
-from ..services.windows import MANY, Count, Piece, count, look
+from ..engine.paging import MANY, Count, Piece, count, look
 from .wording import many
 
 OLDER, NEWER = "older", "newer"

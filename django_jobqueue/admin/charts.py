@@ -12,8 +12,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from ..engine.transactions import rows
 from ..models import Maintenance
-from ..services.transactions import rows
 from ..statistics import BOUNDS, percentile
 from .wording import duration
 

@@ -12,9 +12,9 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.http import urlencode
 
+from ..engine.transactions import database
 from ..models import FailureGroup, Job
 from ..services.failures import MOST_GROUPS, failure_groups
-from ..services.transactions import database
 from .base import JobQueueAdmin
 from .wording import last_line
 

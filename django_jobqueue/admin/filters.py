@@ -13,8 +13,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from rangefilter.filters import DateTimeRangeFilter, NumericRangeFilter
 
+from ..engine.transactions import database
 from ..models import Queue
-from ..services.transactions import database
 from ..states import DEAD, ELIGIBLE, FINAL, RUNNING, JobState
 
 QUEUES_SHOWN = 200

@@ -10,8 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from .. import doctor
+from ..engine.transactions import database
 from ..models import Maintenance
-from ..services.transactions import database
 from .base import JobQueueAdmin
 
 

@@ -17,11 +17,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import handlers, services
+from ..engine.lane_view import neighbours
+from ..engine.transactions import database
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
 from ..redaction import redacted, restored
-from ..services.neighbours import neighbours
-from ..services.transactions import database
 from ..states import RETRIABLE
 from .acting import ACTS, ActingAdmin, ReasonForm
 from .base import may_edit_data, may_see_data

@@ -18,9 +18,9 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from .. import services
+from ..engine.transactions import database
 from ..models import BlockedKey, Job, Operation
 from ..redaction import redacted
-from ..services.transactions import database
 from .acting import ACTS, ActingAdmin, operation_url
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator

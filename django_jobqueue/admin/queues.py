@@ -22,12 +22,12 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from .. import services
+from ..engine.transactions import database
 from ..exceptions import JobQueueError
 from ..models import Queue
 from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..policies import QueuePolicy
 from ..services.queues import FIXED
-from ..services.transactions import database
 from .base import JobQueueAdmin
 from .figures import Figures, figures_of
 from .overview import overview_view, pulse_view

@@ -11,8 +11,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..engine.transactions import database
 from ..models import Report
-from ..services.transactions import database
 from .base import JobQueueAdmin
 from .changelist import CappedPaginator
 from .wording import time_tag

@@ -10,8 +10,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from ..engine.paging import MANY
 from ..models import Job
-from ..services.windows import MANY
 from ..states import JobState
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

@@ -18,8 +18,8 @@ from django.views.decorators.http import require_POST
 
 from .. import services
 from ..conf import get_settings
+from ..engine.transactions import database
 from ..models import Job, Worker
-from ..services.transactions import database
 from .base import JobQueueAdmin
 
 SHOWN = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..services.transactions import database, rows
+from ..engine.transactions import database, rows
 from . import indexes, schema, server, upkeep, work
 from .findings import Finding, Level, Limits, looked
 from .repairing import Repair, repair

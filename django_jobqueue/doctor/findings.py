@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from ..services.transactions import execute, planned, rows
+from ..engine.transactions import execute, planned, rows
 
 LOOK_TIMEOUT = "10s"
 

@@ -12,8 +12,8 @@ from django.apps import apps
 from django.db import connections, models, transaction
 from django.db.models import UniqueConstraint
 
+from ..engine.transactions import execute, rows
 from ..partitions import PARENT
-from ..services.transactions import execute, rows
 from .findings import Finding, Level, Limits
 
 FIX = "manage.py jobs doctor --fix"

@@ -11,9 +11,9 @@ from django.db import DatabaseError, OperationalError, transaction
 from psycopg import errors
 
 from ..conf import get_settings
+from ..engine.transactions import database, execute
 from ..exceptions import InvalidOption
 from ..services import check_lanes
-from ..services.transactions import database, execute
 from .findings import Finding, in_autocommit
 
 TRIES = 20

@@ -9,9 +9,9 @@ from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import CheckConstraint
 
+from ..engine.transactions import rows
 from ..models import Queue
 from ..partitions import PARENT, create_partition_sql, partition_name
-from ..services.transactions import rows
 from .findings import Finding, Level, Limits, counted
 from .indexes import APP, FIX, PARTS, our_models
 

@@ -11,14 +11,14 @@ from django.db.models import Q
 
 from .. import handlers
 from ..conf import get_settings
+from ..engine.lanes import Lane
+from ..engine.sql import statements
+from ..engine.sweeps import Bounds
+from ..engine.transactions import rows
 from ..expressions import StatementTimestamp
 from ..models import Maintenance, Queue, Schedule, Worker
 from ..partitions import DEFAULT, leaf_of
-from ..services import statements
-from ..services.lanes import Lane
 from ..services.recover import _stranded
-from ..services.sweeps import Bounds
-from ..services.transactions import rows
 from .findings import Finding, Level, Limits, ago, counted
 from .work import CAP, MAINTAIN
 

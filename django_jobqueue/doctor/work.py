@@ -10,11 +10,11 @@ from django.db.models import Count
 
 from .. import handlers
 from ..conf import get_settings
+from ..engine.sql import statements
+from ..engine.transactions import rows
 from ..expressions import StatementTimestamp
 from ..models import Job, Queue, Worker
 from ..policies import ORDERED
-from ..services import statements
-from ..services.transactions import rows
 from ..states import DEAD, Hold, JobState
 from .findings import Finding, Level, Limits, ago, counted
 

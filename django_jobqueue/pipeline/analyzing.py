@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
+from ..engine.transactions import database, rows
 from ..exceptions import InvalidOption
 from ..models import Report
-from ..services.transactions import database, rows
 from . import figures
 from .collected import as_dict
 from .failures import explained

@@ -21,12 +21,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
 from .. import services
+from ..engine.sql import statements
+from ..engine.transactions import database, rows
 from ..exceptions import InvalidOption, LakeProblem
 from ..models import Job, Maintenance
 from ..options import YEAR, check_seconds
-from ..services import statements
 from ..services.queues import check_exists
-from ..services.transactions import database, rows
 from ..states import FINAL
 from ..statistics import CATCH_UP
 from .datasource import COLUMNS

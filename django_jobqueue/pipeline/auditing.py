@@ -10,8 +10,8 @@ from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from ..engine.transactions import database
 from ..policies import LANED
-from ..services.transactions import database
 from .collected import as_dict
 from .failures import explained
 from .history import Scope, Sources, history, scope

@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ..conf import get_settings
 from ..encoding import check_queue_name
+from ..engine import staging
+from ..engine.transactions import database
 from ..exceptions import InvalidOption
 from ..options import check_moment, check_state
-from ..services import staging
-from ..services.transactions import database
 from . import datasource
 from .datasource import COLUMNS, FORMAT, LIGHT, JobDataSource
 

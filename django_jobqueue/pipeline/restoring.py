@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from .. import services
+from ..engine.lanes import chunks
+from ..engine.transactions import database
 from ..exceptions import InvalidOption, JobNotFound
 from ..identifiers import as_uuid, uuid7
 from ..models import Queue
 from ..options import check_moment, check_state
 from ..services.bulk import Source
-from ..services.lanes import chunks
 from ..services.queues import check_exists, named, no_queue
-from ..services.transactions import database
 from .failures import explained
 from .lake import Lake, jobs_in
 from .location import check_folder, lake_path

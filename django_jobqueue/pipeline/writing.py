@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ..encoding import check_text
+from ..engine.transactions import database
 from ..exceptions import InvalidOption, KeyRequired
 from ..services.queues import check_exists
-from ..services.transactions import database
 from .datasource import WRITTEN
 from .reading import bound
 from .session import activate

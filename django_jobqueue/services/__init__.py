@@ -5,12 +5,15 @@ Each is atomic: part of the caller's transaction inside ``atomic()``, otherwise 
 """
 
 from ..claims import Claim
+from ..engine.lanes import release_pending
+from ..engine.retry_decision import Failure
+from ..engine.snapshots import current_snapshot
+from ..engine.staging import forget_staged
 from .adjust import reschedule, set_visibility, touch
 from .asynchronous import acancel, aget_job, asend, asend_many
 from .backlogs import warn_backlogs
 from .batches import Finished, finish_many
 from .bulk import Source, send_again, send_many
-from .failing import Failure
 from .fetch import Bookmark, fetch
 from .finish import (
     acknowledge_cancellation,
@@ -21,7 +24,6 @@ from .finish import (
     stop,
 )
 from .inspect import Minute, Stats, activity, blocked_keys, get_job, list_jobs, stats, why
-from .lanes import release_pending
 from .operate import Cancellation, Outcome, cancel, delete, pause, purge, resume, retry, skip
 from .operations import advance_operation, begin_operation, resume_operation, stop_operation
 from .queues import (
@@ -41,8 +43,6 @@ from .recover import (
 from .retention import cleanup, delete_archived
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import send
-from .snapshots import current_snapshot
-from .staging import forget_staged
 from .stream import AsyncJobStream, JobStream, astream, close, stream
 from .workers import stop_worker
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from ..engine.lanes import PAUSES, lanes_of
+from ..engine.retry_decision import returning
+from ..engine.sql import statements
+from ..engine.transactions import execute, in_transaction, wake
+from ..engine.transitions import Decision, lock, move_each
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..models import Job
 from ..options import YEAR, check_moment, check_seconds
 from ..policies import ORDERED
 from ..states import ELIGIBLE, RUNNING, JobState, leads_to
-from . import statements
-from .failing import returning
 from .finish import Target, check_claim, check_job, claim_of_job, database_of, id_of
-from .lanes import PAUSES, lanes_of
-from .moves import Decision, lock, move_each
-from .transactions import execute, in_transaction, wake
 
 
 def set_visibility(

@@ -20,15 +20,17 @@ from django.db import DatabaseError, connections
 
 from ..claims import Claim
 from ..conf import get_settings
+from ..engine import capacity
+from ..engine.databases import own_connection
+from ..engine.notifications import hears, subscribed
+from ..engine.sql import statements
+from ..engine.transactions import rows
 from ..exceptions import QueueNotFound
 from ..identifiers import uuid7
 from ..models import Job, Worker
 from ..states import RUNNING, JobState
-from . import capacity, statements, workers
+from . import workers
 from .fetch import fetch
-from .pools import own_connection
-from .transactions import rows
-from .wakeups import hears, subscribed
 
 logger = logging.getLogger("django_jobqueue")
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..engine.sql import statements
+from ..engine.transactions import database, in_transaction, logger, rows
 from ..models import Queue
 from ..signals import queue_backlog
-from . import statements
-from .transactions import database, in_transaction, logger, rows
 
 MOST = 100_000  # of one queue and kind that are counted; with more it is "at least"
 

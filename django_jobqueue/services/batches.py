@@ -15,18 +15,11 @@ from django.db import connections
 from ..claims import draw_number
 from ..conf import get_settings
 from ..encoding import check_tags, check_text, clean_output
-from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
-from ..identifiers import as_uuid
-from ..models import Job
-from ..options import check_seconds
-from ..policies import LANED, ORDERED
-from ..states import BLOCKING, JobState, leads_to
-from . import capacity, statements
-from .failing import Failure
-from .fetch import as_jobs
-from .finish import claim_of_job, completion_of, fail, leaf_of_job, stop, told
-from .lanes import MOST_KEYS, Lane, chunks, release, release_later
-from .transactions import (
+from ..engine import capacity
+from ..engine.lanes import MOST_KEYS, Lane, chunks, release, release_later
+from ..engine.retry_decision import Failure
+from ..engine.sql import statements
+from ..engine.transactions import (
     Rows,
     Statement,
     at_once,
@@ -41,6 +34,14 @@ from .transactions import (
     unless_locked,
     wake,
 )
+from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
+from ..identifiers import as_uuid
+from ..models import Job
+from ..options import check_seconds
+from ..policies import LANED, ORDERED
+from ..states import BLOCKING, JobState, leads_to
+from .fetch import as_jobs
+from .finish import claim_of_job, completion_of, fail, leaf_of_job, stop, told
 
 Pairs = list[tuple[Job, str | None]]  # jobs with their outputs as text
 PAUSES = (0.002, 0.005)  # seconds, before a batch is tried again

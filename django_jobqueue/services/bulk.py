@@ -13,17 +13,18 @@ from django.db import IntegrityError, connections, transaction
 from psycopg import errors
 
 from ..carrying import loading
+from ..engine import announcements, given_ids
+from ..engine.drafts import Checked, check_items
+from ..engine.lanes import chunks
+from ..engine.sql import statements
+from ..engine.transactions import Rows, again_after_conflict, database, in_transaction, joins, rows, wake
 from ..exceptions import DuplicateJob
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import Hold
-from . import announce, given_ids, statements
-from .checked import Checked, check_items
-from .lanes import chunks
 from .queues import named
 from .send import OnDuplicate, check_on_duplicate, check_target, in_the_way
-from .transactions import Rows, again_after_conflict, database, in_transaction, joins, rows, wake
 
 
 def send_many(
@@ -73,7 +74,7 @@ def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using
     with loading(queue, jobs):
         found, fresh = _with_ids_locked(jobs, partial(_store_many, stored, jobs, on_duplicate, using), using)
     wake(using, [queue])
-    announce.sent(using, queue, fresh)
+    announcements.sent(using, queue, fresh)
     return found
 
 

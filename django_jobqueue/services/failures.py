@@ -7,9 +7,9 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
+from ..engine.sql import statements
+from ..engine.transactions import in_transaction, rows
 from ..states import DEAD
-from . import statements
-from .transactions import in_transaction, rows
 
 MOST_GROUPS = 200
 MOST_JOBS = 1_000  # of one group that are looked at, the latest

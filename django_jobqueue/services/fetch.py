@@ -19,22 +19,12 @@ from psycopg.sql import Literal
 
 from ..claims import draw_number
 from ..encoding import check_tags, check_text, decode
-from ..exceptions import UnsafeIsolation
-from ..expressions import Tid
-from ..grouping import Grouping
-from ..identifiers import as_uuid
-from ..models import Job, Queue
-from ..options import YEAR, check_grouping, check_int, check_seconds
-from ..partitions import leaf_of
-from ..policies import LANED, ORDERED
-from ..states import JobState
-from . import statements
-from .grouped import check_policy, fetch_grouped
-from .lanes import MOST_KEYS, release_pending_of, try_keys
-from .queues import named, no_queue
-from .recover import end_leases
-from .refusals import refusals_of
-from .transactions import (
+from ..engine.grouped_reads import check_policy, fetch_grouped
+from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
+from ..engine.notifications import fetch_waiting
+from ..engine.refused_keys import refusals_of
+from ..engine.sql import statements
+from ..engine.transactions import (
     READ_COMMITTED,
     Statement,
     at_once,
@@ -47,7 +37,17 @@ from .transactions import (
     rows,
     text_array,
 )
-from .wakeups import fetch_waiting
+from ..exceptions import UnsafeIsolation
+from ..expressions import Tid
+from ..grouping import Grouping
+from ..identifiers import as_uuid
+from ..models import Job, Queue
+from ..options import YEAR, check_grouping, check_int, check_seconds
+from ..partitions import leaf_of
+from ..policies import LANED, ORDERED
+from ..states import JobState
+from .queues import named, no_queue
+from .recover import end_leases
 
 MOST_JOBS = 10_000
 RELEASED_AT_ONCE = 1_000

@@ -14,6 +14,7 @@ from django.utils.timezone import localtime
 
 from ..conf import get_settings
 from ..encoding import check_tags
+from ..engine.transactions import database, in_transaction, rows
 from ..exceptions import JobNotFound, NotOrdered
 from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
@@ -23,7 +24,6 @@ from ..policies import ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
 from .finish import Target, database_of, id_of
 from .queues import check_exists, named
-from .transactions import database, in_transaction, rows
 
 
 @dataclass(frozen=True, slots=True)

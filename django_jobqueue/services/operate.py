@@ -15,6 +15,12 @@ from psycopg.errors import UniqueViolation
 
 from ..conf import get_encoder, get_settings
 from ..encoding import check_tags, check_text, clean_text, encode
+from ..engine import announcements, lanes
+from ..engine.lanes import chunks, lanes_of
+from ..engine.snapshots import CHANGED, Seen, check_snapshot
+from ..engine.sql import statements
+from ..engine.transactions import database, in_transaction, joins, rows, wake
+from ..engine.transitions import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
@@ -22,13 +28,8 @@ from ..models import Job, Operation, Queue
 from ..options import check_state
 from ..policies import LANED, QueuePolicy
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState
-from . import announce, lanes, statements
 from .finish import Target
-from .lanes import chunks, lanes_of
-from .moves import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
 from .queues import check_exists, named, no_queue
-from .snapshots import CHANGED, Seen, check_snapshot
-from .transactions import database, in_transaction, joins, rows, wake
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()
@@ -248,7 +249,7 @@ def purge(queue: str, state: str | None = None, *, operator: str = "", using: st
         # Which jobs waited behind the deleted ones can only be seen when this is committed.
         if freed := {lanes.Lane(queue, policy, key) for policy, key, *_ in gone if policy in LANED}:
             lanes.release_later(using, freed)
-        announce.keys_released(using, [(queue, key) for _, key, blocked, _ in gone if blocked])
+        announcements.keys_released(using, [(queue, key) for _, key, blocked, _ in gone if blocked])
         return sum(number for *_, number in gone)
 
     deleted = in_transaction(using, work)
@@ -459,7 +460,7 @@ def _ids_of(ids: list[UUID], tags: list[str], queue: str | None, using: str) -> 
 def _delete_rows(using: str, jobs: list[Job], locked: lanes.Locked) -> None:
     Job.objects.using(using).filter(pk__in=[job.pk for job in jobs])._raw_delete(using)
     locked.release(lanes_of(jobs))
-    announce.deleted(using, jobs)
+    announcements.deleted(using, jobs)
 
 
 def _record(

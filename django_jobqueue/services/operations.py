@@ -18,15 +18,15 @@ from django.db.models import F
 
 from ..conf import get_settings
 from ..encoding import check_text, clean_text
+from ..engine import paging
+from ..engine.snapshots import CHANGED, Seen, check_snapshot, current_snapshot
+from ..engine.transactions import database, in_transaction
 from ..exceptions import InvalidOption
 from ..expressions import StatementTimestamp
 from ..models import Operation
 from ..querysets import JobQuerySet
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
-from . import windows
 from .operate import AT_ONCE, cancel, delete_each, retry, skip
-from .snapshots import CHANGED, Seen, check_snapshot, current_snapshot
-from .transactions import database, in_transaction
 
 REFUSALS_KEPT = 1_000
 
@@ -117,7 +117,7 @@ def begin_operation(
         chosen["ids"] = [str(id) for id in dict.fromkeys(ids)]
         cursor = {"place": 0}
     else:
-        chosen |= {"from": windows.first_number(using), "until": windows.last_number(using)}
+        chosen |= {"from": paging.first_number(using), "until": paging.last_number(using)}
         cursor = {"place": chosen["from"]}
     return Operation.objects.using(using).create(
         verb=verb,
@@ -196,7 +196,7 @@ def _next(operation: Operation, jobs: JobQuerySet | None) -> tuple[list[UUID], i
         raise InvalidOption("jobs", "this operation is over what a filter finds, so it needs a queryset")
     taken = jobs.in_state(*VERBS[operation.verb].takes).filter(seq__lte=operation.selection["until"])
     meant = Seen(operation.verb, operation.snapshot).among(taken)
-    piece = windows.look(meant.only("seq"), AT_ONCE, after=place)
+    piece = paging.look(meant.only("seq"), AT_ONCE, after=place)
     more = piece.more and piece.place < operation.selection["until"]
     return [job.pk for job in piece.jobs], piece.place, more
 
@@ -206,6 +206,6 @@ def _came_later(operation: Operation, jobs: JobQuerySet | None) -> dict[str, int
     if jobs is None or not operation.snapshot:
         return {}
     later = Seen(operation.verb, operation.snapshot).later(jobs.in_state(*VERBS[operation.verb].takes))
-    counted = windows.count(later)
+    counted = paging.count(later)
     among = {} if counted.among is None else {"came_later_among": counted.among}
     return {"came_later": counted.number, **among}

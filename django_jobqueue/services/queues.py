@@ -12,14 +12,14 @@ from psycopg import errors, sql
 
 from ..conf import get_settings, task_queues
 from ..encoding import check_queue_name, check_text
+from ..engine.lanes import release_held
+from ..engine.transactions import T, after_commit, database, execute, in_transaction, joins, rows, teach
 from ..exceptions import ImmutableOption, InvalidOption, QueueNotFound
 from ..expressions import StatementTimestamp
 from ..models import Queue
 from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..partitions import create_partition_sql, partition_name
 from ..policies import ORDERED, QueuePolicy
-from .lanes import release_held
-from .transactions import T, after_commit, database, execute, in_transaction, joins, rows, teach
 
 FIXED = ("policy", "partition")
 RETRY_OPTIONS = ("retry_limit", "retry_delay", "retry_backoff", "retry_delay_max")

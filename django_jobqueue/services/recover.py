@@ -15,19 +15,20 @@ from django.db.models.lookups import GreaterThan, LessThanOrEqual
 
 from ..conf import get_settings
 from ..encoding import check_text, clean_text
+from ..engine import lanes
+from ..engine.lanes import chunks
+from ..engine.retry_decision import Failing, failing_each, returning
+from ..engine.sql import statements
+from ..engine.sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
+from ..engine.transactions import database, execute, in_transaction, logger, rows, wake
+from ..engine.transitions import Change, Decide, Decision, move_each, retrying_beside
 from ..expressions import HasSessionLock, Seconds, StatementTimestamp
 from ..identifiers import as_uuid
 from ..models import Job, Worker
 from ..policies import LANED, ORDERED
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
-from . import lanes, statements
-from .failing import Failing, failing_each, returning
-from .lanes import chunks
-from .moves import Change, Decide, Decision, move_each, retrying_beside
 from .queues import check_exists
-from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
-from .transactions import database, execute, in_transaction, logger, rows, wake
 
 RELEASED_AT_ONCE = 1_000
 

@@ -12,6 +12,11 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Greatest
 
 from ..conf import get_settings
+from ..engine.lanes import chunks, leaves_of
+from ..engine.sql import statements
+from ..engine.sweeps import AT_ONCE, Bounds, bounds, queues_with
+from ..engine.transactions import database, execute, in_transaction, rows
+from ..engine.transitions import lock
 from ..exceptions import InvalidOption
 from ..expressions import Seconds, StatementTimestamp
 from ..identifiers import as_uuid
@@ -20,13 +25,8 @@ from ..options import check_moment
 from ..policies import ORDERED
 from ..querysets import JobQuerySet
 from ..states import BLOCKING, Hold, JobState
-from . import statements
-from .lanes import chunks, leaves_of
-from .moves import lock
 from .operate import _delete_rows
 from .queues import check_exists, named
-from .sweeps import AT_ONCE, Bounds, bounds, queues_with
-from .transactions import database, execute, in_transaction, rows
 
 DELETED_AT_ONCE = 1_000
 LOOKED_AT_ONCE = 2_000

@@ -15,6 +15,7 @@ from django.db.models import Q
 from ..conf import get_settings
 from ..cron import first_slot, latest_slots
 from ..encoding import check_text
+from ..engine.transactions import database, execute, in_transaction, rows, unless_locked
 from ..exceptions import InvalidOption, JobQueueError, KeyRequired, ScheduleNotFound
 from ..expressions import StatementTimestamp
 from ..models import Job, Queue, Schedule, ScheduleRun
@@ -22,7 +23,6 @@ from ..options import check_int
 from ..schedule_options import REQUIRED, CatchUp, check_schedule_name, clean_schedule_options
 from .queues import check_exists
 from .send import send
-from .transactions import database, execute, in_transaction, rows, unless_locked
 
 MAX_CATCH_UP = 100
 LATE = timedelta(minutes=1)  # a slot that is handled later than that was missed

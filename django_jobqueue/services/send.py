@@ -12,15 +12,16 @@ from django.db import ProgrammingError
 
 from ..carrying import loading
 from ..encoding import decode
+from ..engine import announcements, given_ids
+from ..engine.drafts import Checked, check_values
+from ..engine.sql import statements
+from ..engine.transactions import database, row_at_once, teach, wake
 from ..exceptions import DuplicateJob, InvalidOption, KeyRequired
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS
 from ..policies import QueuePolicy
 from ..states import OCCUPIED, JobState
-from . import announce, given_ids, statements
-from .checked import Checked, check_values
 from .queues import check_exists, named
-from .transactions import database, row_at_once, teach, wake
 
 OnDuplicate = Literal["return", "ignore"] | None
 
@@ -102,7 +103,7 @@ def send(
         stored = _store(queue, job, using)
     if stored is not None:
         wake(using, [queue])
-        announce.sent(using, queue, [stored.pk])
+        announcements.sent(using, queue, [stored.pk])
         return stored
     if on_duplicate is None:
         _explain_refusal(queue, job, using)

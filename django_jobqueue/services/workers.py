@@ -15,15 +15,15 @@ from django.db.models import F, Q
 
 from ..claims import Claim
 from ..encoding import check_text, clean_text
+from ..engine.retry_decision import returning
+from ..engine.sql import statements
+from ..engine.transactions import database, execute, in_transaction, rows
+from ..engine.transitions import Change, Decide, Decision
 from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
 from ..models import Job, Maintenance, Worker
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
-from . import statements
-from .failing import returning
-from .moves import Change, Decide, Decision
 from .recover import _expiring, _losing, _sweep
-from .transactions import database, execute, in_transaction, rows
 
 TRIES = 3  # of taking back what somebody else has in hand for the moment
 PROGRESS_CHARS = 255

@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from .. import services
 from ..encoding import check_queue_name
+from ..engine.drafts import check_values
+from ..engine.transactions import database
 from ..exceptions import DuplicateJob, InvalidOption, JobNotFound, JobQueueError
 from ..models import Job
-from ..services.checked import check_values
-from ..services.transactions import database
 from .api import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultDoesNotExist, normalize_json, task_enqueued
 from .declaring import Call, JobQueueTask, options_of
 from .results import data_of, result_of

@@ -4,10 +4,10 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Any
 
+from ..engine.transactions import database
 from ..exceptions import NotOrdered
 from ..models import Job
 from ..services import get_queue
-from ..services.transactions import database
 
 
 def assert_fifo(queue: str, *, using: str | None = None) -> None:

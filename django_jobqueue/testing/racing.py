@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connections
 
-from ..services.transactions import database
+from ..engine.transactions import database
 
 PATIENCE_SECONDS = 60
 

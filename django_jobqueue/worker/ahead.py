@@ -8,8 +8,8 @@ from queue import SimpleQueue
 
 from django.db import connections
 
+from ..engine.databases import own_connection
 from ..models import Job
-from ..services.pools import own_connection
 from . import sessions
 
 Fetch = Callable[[], list[Job]]

@@ -13,9 +13,9 @@ from django.db import connections
 
 from .. import carrying
 from ..conf import Settings, get_settings
+from ..engine.notifications import Listener
 from ..handlers import Handler
 from ..models import Job
-from ..services.wakeups import Listener
 from ..services.workers import (
     claims_of,
     give_back_claims,

@@ -22,10 +22,10 @@ from django.utils.module_loading import import_string
 from .. import carrying, services
 from ..claims import Claim
 from ..conf import get_settings
+from ..engine.lanes import chunks
 from ..exceptions import ClaimLost
 from ..handlers import Handler, JobContext, JobExpired
 from ..models import Job
-from ..services.lanes import chunks
 from ..signals import job_started
 from .cleanliness import LeftOpen, Surroundings
 from .endings import (

@@ -24,11 +24,11 @@ from django.db import OperationalError, connections
 
 from .. import __version__
 from ..conf import get_settings
+from ..engine.databases import own_connection
 from ..expressions import StatementTimestamp
 from ..maintenance import maintain
 from ..models import Worker
 from ..services import recover_lost, release_pending, workers
-from ..services.pools import own_connection
 from ..services.recover import somebody_is_gone
 from ..services.schedules import send_due
 from . import sessions

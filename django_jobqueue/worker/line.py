@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from .. import handlers, services
+from ..engine.lanes import MOST_KEYS
 from ..exceptions import QueueNotFound
 from ..handlers import Handler
 from ..models import Job, Queue
 from ..policies import LANED, QueuePolicy
-from ..services.lanes import MOST_KEYS
 from ..services.workers import give_back_unheld, load_whole, renew
 from ..signals import job_finished, job_started
 from ..states import FailureReason

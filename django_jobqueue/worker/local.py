@@ -12,14 +12,14 @@ from uuid import UUID
 
 from ..conf import get_settings
 from ..encoding import check_tags
+from ..engine.databases import own_connection
+from ..engine.transactions import database
 from ..exceptions import InvalidOption
 from ..grouping import Grouping
 from ..handlers import Handler
 from ..identifiers import uuid7
 from ..options import check_grouping, check_int, check_seconds
-from ..services.pools import own_connection
 from ..services.queues import check_exists
-from ..services.transactions import database
 from .child import Child
 from .keeper import Death, Keeper, Kept
 from .options import WorkerOptions

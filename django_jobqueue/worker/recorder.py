@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from .. import services
+from ..engine.transactions import unless_locked
 from ..exceptions import ClaimLost, InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
-from ..services.transactions import unless_locked
 from ..services.workers import report_progress, seconds_until
 from ..signals import job_finished
 from ..states import JobState

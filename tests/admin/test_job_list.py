@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.admin.jobs import JobAdmin
+from django_jobqueue.engine import paging
 from django_jobqueue.models import Job, Operation
-from django_jobqueue.services import windows
 from django_jobqueue.states import JobState
 from tests.admin.pages import JOBS, read
 from tests.factories import JobFactory
@@ -156,9 +156,9 @@ def test_a_place_that_is_none_is_the_beginning(boss, queue, place):
 
 
 def test_a_page_that_looked_far_enough_says_so(boss, queue, monkeypatch):
-    monkeypatch.setattr(windows, "NARROW", 4)
-    monkeypatch.setattr(windows, "CHEAP", 0)
-    monkeypatch.setattr("django_jobqueue.admin.changelist.look", partial(windows.look, most=10))
+    monkeypatch.setattr(paging, "NARROW", 4)
+    monkeypatch.setattr(paging, "CHEAP", 0)
+    monkeypatch.setattr("django_jobqueue.admin.changelist.look", partial(paging.look, most=10))
     JobFactory(queue=queue, name="rare")
     for _ in range(30):
         JobFactory(queue=queue, name="often")
@@ -175,7 +175,7 @@ def test_a_page_that_looked_far_enough_says_so(boss, queue, monkeypatch):
 
 
 def test_more_than_many_are_not_counted(boss, queue, monkeypatch):
-    monkeypatch.setattr(windows, "MANY", 20)
+    monkeypatch.setattr(paging, "MANY", 20)
     monkeypatch.setattr("django_jobqueue.admin.wording.MANY", 20)
     for _ in range(30):
         JobFactory(queue=queue)

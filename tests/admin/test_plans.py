@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.admin.charts import PERIODS, STEPS, TIMES
+from django_jobqueue.engine.paging import MANY
 from django_jobqueue.models import Job
-from django_jobqueue.services.windows import MANY
 from django_jobqueue.statistics import RANGES, SUMMARIZE
 from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, job_url
 from tests.test_plans import _analyze, _fill, explained

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from django_jobqueue import services
+from django_jobqueue.engine import paging
 from django_jobqueue.models import Job, Operation
-from django_jobqueue.services import windows
 from tests.admin.pages import BLOCKED, JOBS, act_url, read
 from tests.past import reread
 
@@ -133,8 +133,8 @@ def test_nothing_is_said_when_nothing_came(boss, queue):
 
 
 def test_what_was_counted_in_part_is_said(boss, queue, monkeypatch):
-    monkeypatch.setattr(windows, "CHEAP", 0)
-    monkeypatch.setattr(windows, "COUNTED", 2)
+    monkeypatch.setattr(paging, "CHEAP", 0)
+    monkeypatch.setattr(paging, "COUNTED", 2)
     jobs = running(queue, 4)
     shown = page(boss, "retry_jobs", jobs[0], across=1)
     fail(*jobs)

@@ -88,8 +88,8 @@ WORKS: dict[str, Callable[[str, int], int]] = {
 
 def _statements(whole: bool) -> tuple[str, str, int]:
     """The fetch, the completion, and where in a fetched row the id is."""
+    from django_jobqueue.engine.sql import statements
     from django_jobqueue.partitions import DEFAULT
-    from django_jobqueue.services import statements
 
     columns = statements.CLAIMED if whole else statements.NEEDED
     fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM, columns)

@@ -12,9 +12,9 @@ import pytest
 from django.db import connection, transaction
 
 from django_jobqueue import services
+from django_jobqueue.engine.given_ids import MOST_LOCKED
 from django_jobqueue.exceptions import DuplicateJob
 from django_jobqueue.models import Job, Queue
-from django_jobqueue.services.given_ids import MOST_LOCKED
 
 from .race_lab import RACE_FACTOR
 from .sessions import Session, scalar

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from django_jobqueue import services
+from django_jobqueue.engine import lanes
 from django_jobqueue.models import Job
 from django_jobqueue.policies import DelayedHead
-from django_jobqueue.services import lanes
 from django_jobqueue.states import JobState
 
 from .sessions import Session

@@ -14,10 +14,11 @@ from django.db import connection
 from django.test import override_settings
 
 from django_jobqueue import services
+from django_jobqueue.engine import lanes
+from django_jobqueue.engine.refused_keys import refusals_of
+from django_jobqueue.engine.sql import statements
+from django_jobqueue.engine.transactions import text_array
 from django_jobqueue.models import Job, Worker
-from django_jobqueue.services import lanes, statements
-from django_jobqueue.services.refusals import refusals_of
-from django_jobqueue.services.transactions import text_array
 from django_jobqueue.states import JobState
 from tests.past import ago, rewrite
 

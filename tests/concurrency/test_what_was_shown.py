@@ -10,10 +10,10 @@ import pytest
 from django.db import transaction
 
 from django_jobqueue import services
+from django_jobqueue.engine.snapshots import MOST_CHARS
 from django_jobqueue.exceptions import InvalidOption
 from django_jobqueue.expressions import RowXid
 from django_jobqueue.models import Job, Operation, Queue
-from django_jobqueue.services.snapshots import MOST_CHARS
 from tests.past import reread, rewrite
 
 from .sessions import Session

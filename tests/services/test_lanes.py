@@ -12,9 +12,9 @@ from django.db import connection
 from django.utils import timezone
 
 from django_jobqueue import services
+from django_jobqueue.engine.sql import statements
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.policies import DelayedHead, QueuePolicy
-from django_jobqueue.services import statements
 from django_jobqueue.states import BLOCKING, FINAL, FailureReason, Hold, JobState
 from tests.factories import JobFactory, QueueFactory
 from tests.past import ago, reread, rewrite

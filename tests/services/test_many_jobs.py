@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from django_jobqueue import services
+from django_jobqueue.engine import paging
 from django_jobqueue.exceptions import InvalidOption
 from django_jobqueue.models import Job, Operation
-from django_jobqueue.services import operations, windows
+from django_jobqueue.services import operations
 from django_jobqueue.states import JobState
 from tests.factories import JobFactory
 from tests.past import reread
@@ -167,8 +168,8 @@ def test_retry_with_other_data_keeps_what_it_was(queue):
 
 
 def test_windows_are_used_however_sparse(queue, bits, monkeypatch):
-    monkeypatch.setattr(windows, "CHEAP", 0)
-    monkeypatch.setattr(windows, "NARROW", 4)
+    monkeypatch.setattr(paging, "CHEAP", 0)
+    monkeypatch.setattr(paging, "NARROW", 4)
     failed(queue, 7)
     JobFactory(queue=queue)
 

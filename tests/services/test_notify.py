@@ -10,8 +10,8 @@ import pytest
 from django.db import connection, transaction
 
 from django_jobqueue import services
+from django_jobqueue.engine.transactions import CHANNEL
 from django_jobqueue.models import Job
-from django_jobqueue.services.transactions import CHANNEL
 from django_jobqueue.states import JobState
 
 from .lives import claimed, job_in, rolled_back, sent

@@ -13,11 +13,11 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 
 from django_jobqueue import services
+from django_jobqueue.engine.notifications import subscribed
 from django_jobqueue.exceptions import InvalidOption, InvalidTransition, QueueNotFound, StreamClosed
 from django_jobqueue.models import Job, Worker
 from django_jobqueue.services.assigner import CANCELLED
 from django_jobqueue.services.stream import _close_at_exit
-from django_jobqueue.services.wakeups import subscribed
 from django_jobqueue.states import JobState
 from tests.factories import JobFactory, QueueFactory
 from tests.past import ago, reread, rewrite

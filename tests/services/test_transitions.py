@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from django_jobqueue import services
+from django_jobqueue.engine.transitions import Change, move_each
 from django_jobqueue.exceptions import InvalidTransition
-from django_jobqueue.services.moves import Change, move_each
 from django_jobqueue.states import FOLLOWS, JobState
 
 from .lives import job_in, now

@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 
+from django_jobqueue.engine import paging
+from django_jobqueue.engine.paging import count, first_number, last_number, look
 from django_jobqueue.models import Job
-from django_jobqueue.services import windows
-from django_jobqueue.services.windows import count, first_number, last_number, look
 from tests.factories import JobFactory
 
 pytestmark = pytest.mark.django_db
@@ -30,10 +30,10 @@ def seqs(piece):
 @pytest.fixture
 def few(monkeypatch):
     """Small windows, so that a few jobs are many."""
-    monkeypatch.setattr(windows, "NARROW", 4)
-    monkeypatch.setattr(windows, "MOST", 40)
-    monkeypatch.setattr(windows, "COUNTED", 40)
-    monkeypatch.setattr(windows, "CHEAP", 0)  # nothing is asked for directly
+    monkeypatch.setattr(paging, "NARROW", 4)
+    monkeypatch.setattr(paging, "MOST", 40)
+    monkeypatch.setattr(paging, "COUNTED", 40)
+    monkeypatch.setattr(paging, "CHEAP", 0)  # nothing is asked for directly
 
 
 def test_the_newest_come_first_and_the_rest_page_by_page(queue, few):
@@ -97,7 +97,7 @@ def test_what_an_index_knows_is_asked_for_directly(untouched_table, queue):
 
 @pytest.mark.parametrize("number", (0, 1, 39, 40, 41))
 def test_up_to_many_are_counted_exactly(queue, few, monkeypatch, number):
-    monkeypatch.setattr(windows, "MANY", 40)
+    monkeypatch.setattr(paging, "MANY", 40)
     if number:
         numbered(queue, *range(1, number + 1))
 
@@ -109,8 +109,8 @@ def test_up_to_many_are_counted_exactly(queue, few, monkeypatch, number):
 def test_what_no_index_knows_is_counted_among_the_newest(queue, few):
     numbered(queue, *range(1, 101), name="a")
 
-    assert count(Job.objects.filter(name="a")) == windows.Count(40, 40)
-    assert count(Job.objects.filter(name="a", seq__gt=90)) == windows.Count(10, 40)
+    assert count(Job.objects.filter(name="a")) == paging.Count(40, 40)
+    assert count(Job.objects.filter(name="a", seq__gt=90)) == paging.Count(10, 40)
 
 
 def test_in_a_small_table_the_count_is_exact(queue, few):

@@ -13,6 +13,7 @@ from django.db import DatabaseError, InterfaceError, ProgrammingError, connectio
 from ...console.answers import MEANINGS, Answer, Code, as_json, one_line
 from ...console.subcommands import SUBCOMMANDS, add_subcommands
 from ...console.telling import Telling
+from ...engine.transactions import database
 from ...exceptions import (
     DuplicateJob,
     InvalidTransition,
@@ -22,7 +23,6 @@ from ...exceptions import (
     QueueNotFound,
     SparkUnavailable,
 )
-from ...services.transactions import database
 
 EPILOG = "exit codes:\n" + "\n".join(f"  {code.value:<5}{meaning}" for code, meaning in MEANINGS.items())
 

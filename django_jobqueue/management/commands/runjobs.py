@@ -16,11 +16,11 @@ from django.db import OperationalError, ProgrammingError, connections
 from ... import handlers
 from ...conf import get_settings
 from ...encoding import check_queue_name, check_tags, check_text
+from ...engine.databases import remove_pools
+from ...engine.transactions import database, teach
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
 from ...models import Queue
-from ...services.pools import remove_pools
-from ...services.transactions import database, teach
 
 MOST_PORT = 65_535
 MOST_NAME = 240  # the number of the child is added to it

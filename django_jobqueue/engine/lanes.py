@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
-from . import statements
+from .sql import statements
 from .transactions import (
     T,
     after_commit,

@@ -11,7 +11,7 @@ from ..conf import get_settings
 from ..models import Job, Queue
 from ..policies import ORDERED, OnExhausted
 from ..states import DEAD, FailureReason, JobState
-from .moves import Change, Decision, Moved, retrying_beside
+from .transitions import Change, Decision, Moved, retrying_beside
 
 
 @dataclass(frozen=True, slots=True)

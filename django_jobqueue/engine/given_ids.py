@@ -12,8 +12,8 @@ from uuid import UUID
 
 from django.db import connections
 
-from . import statements
-from .checked import Checked
+from .drafts import Checked
+from .sql import statements
 from .transactions import Rows, Statement, at_once, joins, row_at_once, rows
 
 MOST_LOCKED = 200  # ids of one batch, because all transactions of the server share the memory for locks

@@ -21,7 +21,8 @@ from psycopg.sql import Literal
 
 from ..conf import get_settings, wrong_vendor
 from ..models import Job
-from . import preparing, statements
+from . import prepared_statements
+from .sql import statements
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -73,7 +74,7 @@ def again_after_conflict(using: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except DatabaseError as error:
-            if not tries_left or not (is_conflict(error) or preparing.is_forgotten(error, using)):
+            if not tries_left or not (is_conflict(error) or prepared_statements.is_forgotten(error, using)):
                 raise
             logger.debug("conflict, trying again", extra={"tries_left": tries_left})
         time.sleep(random.uniform(0.001, 0.02))
@@ -132,7 +133,7 @@ _own = _Own()
 def _ours(using: str) -> Iterator[None]:
     """What is sent in here is part of a transaction that we can run again: so it may be sent by name."""
     before = _own.aliases
-    if preparing.can_name(using) and _can_go_together(using):
+    if prepared_statements.can_name(using) and _can_go_together(using):
         _own.aliases = before | {using}
     try:
         yield
@@ -153,11 +154,11 @@ def _begin(using: str, first: Sequence[Statement]) -> list[Rows]:
         execute(using, statements.BEGIN)
         return [claimed_rows(using, sql, params) for sql, params in first]
     start: Sequence[str] = statements.BEGIN_AT_ONCE
-    if preparing.can_name(using):
-        if preparing.is_due(using, first) and joins(connections[using]):
+    if prepared_statements.can_name(using):
+        if prepared_statements.is_due(using, first) and joins(connections[using]):
             execute(using, statements.BEGIN)  # which must come before anything else
             start = ()
-        first = preparing.by_name(using, first)
+        first = prepared_statements.by_name(using, first)
     params = [param for _, params in first for param in params]
     with connections[using].cursor() as cursor:
         _load_times_quickly(cursor)
@@ -222,7 +223,7 @@ def claimed_rows(using: str, sql: str, params: Any, *, by_name: bool = False) ->
     then no index of some states is of use.
     """
     if by_name and using in _own.aliases:
-        [(sql, params)] = preparing.by_name(using, [(sql, params)])
+        [(sql, params)] = prepared_statements.by_name(using, [(sql, params)])
     with connections[using].cursor() as cursor:
         _load_times_quickly(cursor)
         cursor.execute(sql, params)

@@ -12,9 +12,9 @@ from uuid import UUID
 from ..models import Job, Queue
 from ..policies import DelayedHead
 from ..states import BLOCKING, Hold
-from . import statements
+from .paging import MANY, look
+from .sql import statements
 from .transactions import in_transaction, rows
-from .windows import MANY, look
 
 AROUND = 3
 LOOKED_AROUND = 20_000  # numbers looked through on each side of a job

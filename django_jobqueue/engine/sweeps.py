@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from ..querysets import JobQuerySet
-from . import statements
+from .sql import statements
 from .transactions import in_transaction, rows
 
 AT_ONCE = 200  # rows of one transaction: no more keys than one may lock

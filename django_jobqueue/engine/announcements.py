@@ -17,7 +17,7 @@ from ..states import DEAD
 from .transactions import after_commit
 
 if TYPE_CHECKING:
-    from .moves import Change
+    from .transitions import Change
 
 
 at_once: list[Callable[[str, str, list[UUID]], None]] = []  # told before the commit: by the testing kit alone

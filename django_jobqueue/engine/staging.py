@@ -15,7 +15,7 @@ from ..models import JobWrite, StagedJob
 from ..options import JOB_OPTIONS
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import OCCUPIED, Hold, JobState
-from .statements import NOW, listed
+from .sql.statements import NOW, listed
 from .transactions import CHANNEL, database, execute
 
 KEEP_STAGED = timedelta(days=1)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from ..expressions import SEQUENCE
-from ..policies import LANED, ONE_RUNNING, ORDERED, DelayedHead, QueuePolicy
-from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, RETRYING, RUNNING, Hold, JobState, leads_to
+from ...expressions import SEQUENCE
+from ...policies import LANED, ONE_RUNNING, ORDERED, DelayedHead, QueuePolicy
+from ...states import BLOCKING, DEAD, ELIGIBLE, FINAL, RETRYING, RUNNING, Hold, JobState, leads_to
 
 LEAF = "JOBS_OF_QUEUE"  # stands for the part of the job table that the queue lies in
 CLAIM_COLUMNS = "CLAIMED_COLUMNS"  # stands for what a claim returns

@@ -7,8 +7,8 @@ without a group are one, and have no index of groups (see ``Job.Meta``), so they
 
 from __future__ import annotations
 
-from ..policies import QueuePolicy
-from ..states import DEAD, OCCUPIED, RETRYING, RUNNING, Hold, JobState
+from ...policies import QueuePolicy
+from ...states import DEAD, OCCUPIED, RETRYING, RUNNING, Hold, JobState
 from .statements import IS_ELIGIBLE, IS_FETCHABLE, IS_RUNNING, LEAF, listed
 
 IN_GROUP = f"group_key <> '' AND state IN {listed(OCCUPIED | DEAD)}"

@@ -19,7 +19,7 @@ from django.db import Error, connections
 from ..conf import get_settings
 from ..exceptions import InvalidOption
 from ..options import YEAR, check_seconds
-from .pools import own_connection
+from .databases import own_connection
 from .transactions import CHANNEL, T, joins
 
 logger = logging.getLogger("django_jobqueue.worker")

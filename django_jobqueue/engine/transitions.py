@@ -20,10 +20,11 @@ from ..fingerprints import fingerprint
 from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED, QueuePolicy
+from ..services.queues import named
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
-from . import announce, capacity, statements
+from . import announcements, capacity
 from .lanes import Lane, Locked, lanes_of
-from .queues import named
+from .sql import statements
 from .transactions import in_transaction, logger, rows, wake
 
 # What a decision may need to know of a job; its data and history stay where they are.
@@ -150,7 +151,7 @@ def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Lock
     due = {id: start_after for id, start_after, _ in rows(using, statements.MOVE, _arrays(jobs, changes))}
     _copy_dead(using, [job.pk for job in jobs if changes[job.pk].died])
     locked.release(lanes_of(job for job in jobs if _frees_lane(job, changes[job.pk].state)))
-    announce.moved(using, jobs, changes)
+    announcements.moved(using, jobs, changes)
     capacity.ended(using, changes)
     wake(
         using,

@@ -21,12 +21,12 @@ from ..exceptions import InvalidOption
 from ..grouping import Grouping
 from ..models import Job
 from ..policies import QueuePolicy
-from . import group_statements, statements
 from .lanes import MOST_KEYS, try_keys
+from .sql import grouped_reads, statements
 from .transactions import in_transaction, joins
 
 if TYPE_CHECKING:
-    from .fetch import Claimer
+    from ..services.fetch import Claimer
 
 ROUNDS = 3  # how often one read goes on to other groups when somebody else had some, or was quicker
 SECOND_LOOKS = 3
@@ -136,13 +136,13 @@ class _Reader:
                 return
             if FURTHER * len(given) < most:
                 break  # there would not be enough either
-        heads = [Group(*row) for row in self._rows(group_statements.GROUPS_BY_KEY, groups=most + len(given))]
+        heads = [Group(*row) for row in self._rows(grouped_reads.GROUPS_BY_KEY, groups=most + len(given))]
         if "" not in given and "" not in self.asked:
             heads += self._look_out()
         yield from _new(heads, given)
 
     def _in_front(self, rows: int, groups: int) -> tuple[int, list[Group]]:
-        statement = group_statements.GROUPS_IN_FRONT
+        statement = grouped_reads.GROUPS_IN_FRONT
         ((seen, has_others, found),) = self._rows(statement, rows=rows, groups=groups)
         heads = [Group(*head) for head in json.loads(found)]
         if has_others and "" not in self.asked:
@@ -150,7 +150,7 @@ class _Reader:
         return seen, heads
 
     def _without_group(self) -> list[Group]:
-        found = self._rows(group_statements.JOBS_WITHOUT_GROUP, depth=1)
+        found = self._rows(grouped_reads.JOBS_WITHOUT_GROUP, depth=1)
         return [Group("", priority, position) for *_, goes, priority, position in found if goes]
 
     def _look_out(self) -> list[Group]:
@@ -196,9 +196,9 @@ class _Reader:
     def _runs(self, keys: list[str], depth: int) -> dict[str, Run]:
         found = []
         if named := [key for key in keys if key]:
-            found += self._rows(group_statements.JOBS_OF_GROUPS, keys=named, depth=depth)
+            found += self._rows(grouped_reads.JOBS_OF_GROUPS, keys=named, depth=depth)
         if "" in keys:
-            found += [row[:4] for row in self._rows(group_statements.JOBS_WITHOUT_GROUP, depth=depth)]
+            found += [row[:4] for row in self._rows(grouped_reads.JOBS_WITHOUT_GROUP, depth=depth)]
         runs: dict[str, Run] = {key: [] for key in keys}
         stopped = set()
         for key, tid, id, goes in found:

@@ -1,0 +1,1 @@
+"""The SQL on jobs, as named constants."""
