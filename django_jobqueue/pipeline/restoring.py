@@ -19,8 +19,8 @@ from ..exceptions import InvalidOption, JobNotFound
 from ..identifiers import as_uuid, uuid7
 from ..models import Queue
 from ..options import check_moment, check_state
-from ..services.bulk import Source
 from ..services.queues import check_exists, named, no_queue
+from ..services.send_many import Source
 from .failures import explained
 from .lake import Lake, jobs_in
 from .location import check_folder, lake_path

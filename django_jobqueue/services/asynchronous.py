@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from asgiref.sync import sync_to_async
 
-from .bulk import send_many
 from .inspect import get_job
-from .operate import cancel
+from .operator import cancel
 from .send import send
+from .send_many import send_many
 
 asend = sync_to_async(send)
 asend_many = sync_to_async(send_many)

@@ -26,7 +26,7 @@ from ..expressions import StatementTimestamp
 from ..models import Operation
 from ..querysets import JobQuerySet
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
-from .operate import AT_ONCE, cancel, delete_each, retry, skip
+from .operator import AT_ONCE, cancel, delete_each, retry, skip
 
 REFUSALS_KEPT = 1_000
 

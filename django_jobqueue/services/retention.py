@@ -25,7 +25,7 @@ from ..options import check_moment
 from ..policies import ORDERED
 from ..querysets import JobQuerySet
 from ..states import BLOCKING, Hold, JobState
-from .operate import _delete_rows
+from .operator import _delete_rows
 from .queues import check_exists, named
 
 DELETED_AT_ONCE = 1_000

@@ -14,7 +14,7 @@ from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidOption, KeyRequired
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job, Queue
-from django_jobqueue.services.bulk import Source
+from django_jobqueue.services.send_many import Source
 from django_jobqueue.states import JobState
 
 from . import bad_values
