@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import ProgrammingError, connections, router, transaction
 from django.utils.module_loading import import_string
 
-from . import carrying, conf, timings
+from . import carriers, conf, timings
 from .cron import check_timezone
 from .encoding import check_queue_name
 from .exceptions import InvalidOption, JobQueueError
@@ -94,9 +94,9 @@ def _around() -> Found:
 
 def _carriers() -> Found:
     try:
-        carrying.carriers()
+        carriers.carriers()
     except ImproperlyConfigured as error:
-        hint = "Name classes, for example 'django_jobqueue.carrying.RequestId'."
+        hint = "Name classes, for example 'django_jobqueue.carriers.RequestId'."
         yield _error("jobqueue.E020", str(error), hint)
 
 

@@ -11,7 +11,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from .carrying import request_id
+from .carriers import request_id
 
 HEADER = "X-Request-ID"
 _FINE = re.compile(r"[\w.:/+=@-]{1,200}")  # others come from strangers and go into logs

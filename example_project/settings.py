@@ -59,7 +59,7 @@ TEMPLATES = [
 HOUR = 60 * 60
 JOBQUEUE: dict[str, Any] = {
     "AROUND": "example_project.watching.around",
-    "CARRY": ["django_jobqueue.carrying.RequestId"],
+    "CARRY": ["django_jobqueue.carriers.RequestId"],
     "QUEUE_DEFAULTS": {"delete_after_seconds": HOUR},  # sample data keeps flowing
     "QUEUES": {
         "orders": {

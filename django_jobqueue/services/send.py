@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import ProgrammingError
 
-from ..carrying import loading
+from ..carriers import loading
 from ..encoding import decode
 from ..engine import announcements, given_ids
 from ..engine.drafts import Checked, check_values

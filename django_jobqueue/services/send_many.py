@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import IntegrityError, connections, transaction
 from psycopg import errors
 
-from ..carrying import loading
+from ..carriers import loading
 from ..engine import announcements, given_ids
 from ..engine.drafts import Checked, check_items
 from ..engine.lanes import chunks

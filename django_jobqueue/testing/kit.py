@@ -26,8 +26,8 @@ from ..models import Job, Queue
 from ..signals import job_finished
 from ..states import Hold, JobState
 from ..worker import work
-from ..worker.endings import Failed
 from ..worker.inline import Attempt, Inline, awaited
+from ..worker.outcomes import Failed
 from .fifo import assert_fifo
 from .matching import check_expected, described, differences, listed
 from .racing import check_committed, race

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db import connections
 
-from .. import carrying
+from .. import carriers
 from ..conf import Settings, get_settings
 from ..engine.notifications import Listener
 from ..handlers import Handler
@@ -26,10 +26,10 @@ from ..services.workers import (
 from ..states import JobState
 from . import sessions
 from .executor import Executor
-from .line import REFRESH_SECONDS, Line
 from .memory import resident_megabytes
 from .options import WorkerOptions
-from .recorder import Recorder
+from .prefetch import REFRESH_SECONDS, Line
+from .results import Recorder
 from .sessions import DATABASE_ERRORS
 from .slots import Slots
 
@@ -175,7 +175,7 @@ class Child:
             self.executor.stop()
             self.line.close()
             connections[self.using].close()
-            carrying.flush()
+            carriers.flush()
         if self.held.keys() - unbegun:
             return self.retired or EXIT_GRACE
         return self.retired or EXIT_DONE

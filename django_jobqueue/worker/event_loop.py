@@ -17,17 +17,7 @@ from ..exceptions import JobQueueError
 from ..handlers import Handler
 from ..models import Job
 from ..signals import job_started
-from .endings import (
-    SWALLOWED,
-    Completed,
-    Ending,
-    Late,
-    Stopped,
-    Untouched,
-    expired,
-    judged,
-    lets_group_go_on,
-)
+from .outcomes import SWALLOWED, Completed, Ending, Late, Stopped, Untouched, expired, judged, lets_group_go_on
 
 if TYPE_CHECKING:
     from .executor import Executor

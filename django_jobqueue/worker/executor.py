@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.utils.module_loading import import_string
 
-from .. import carrying, services
+from .. import carriers, services
 from ..claims import Claim
 from ..conf import get_settings
 from ..engine.lanes import chunks
@@ -27,8 +27,9 @@ from ..exceptions import ClaimLost
 from ..handlers import Handler, JobContext, JobExpired
 from ..models import Job
 from ..signals import job_started
-from .cleanliness import LeftOpen, Surroundings
-from .endings import (
+from .event_loop import EventLoop, Item
+from .isolation import LeftOpen, Surroundings
+from .outcomes import (
     SWALLOWED,
     Completed,
     Ending,
@@ -41,7 +42,6 @@ from .endings import (
     judged,
     lets_group_go_on,
 )
-from .event_loop import EventLoop, Item
 from .slots import Slots
 
 logger = logging.getLogger("django_jobqueue.worker")
@@ -57,12 +57,12 @@ def around() -> Around | None:
     """What is entered around every run: what jobs carry, and the context manager that ``JOBQUEUE["AROUND"]`` names."""
     path = get_settings().AROUND
     if path is None:
-        return carrying.around(None)
+        return carriers.around(None)
     try:
         found: Around = import_string(path)
     except ImportError as error:
         raise ImproperlyConfigured(f"JOBQUEUE['AROUND']: {path!r} cannot be imported: {error}.") from error
-    return carrying.around(found)
+    return carriers.around(found)
 
 
 Chunk = deque[Item]  # for one thread; others may take from it while that is busy

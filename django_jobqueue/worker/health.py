@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connections
 
 from ..conf import get_settings
-from .keeper import Keeper
+from .housekeeper import Keeper
 
 
 def open_port(port: int) -> socket.socket:

@@ -20,9 +20,9 @@ from ..models import Job
 from ..services.workers import report_progress
 from ..signals import job_started
 from ..states import FailureReason
-from .endings import SWALLOWED, Completed, Ending, Failed, judged
 from .executor import Around, around, run_atomic, run_plain
-from .recorder import tell_finished, write_down
+from .outcomes import SWALLOWED, Completed, Ending, Failed, judged
+from .results import tell_finished, write_down
 
 # What ends an attempt, as in a worker. The rest comes through, because it is meant for the process that runs the
 # handler: Ctrl-C, or pytest.fail() inside a handler.

@@ -21,7 +21,7 @@ from ..identifiers import uuid7
 from ..options import check_grouping, check_int, check_seconds
 from ..services.queues import check_exists
 from .child import Child
-from .keeper import Death, Keeper, Kept
+from .housekeeper import Death, Keeper, Kept
 from .options import WorkerOptions
 from .slots import Slots
 

@@ -34,7 +34,7 @@ from ..services.workers import Running
 from ..timings import KILL_AFTER_SECONDS, TICK_SECONDS
 from . import health, sessions
 from .child import EXIT_DONE, EXIT_GRACE, EXIT_OVERDUE, EXIT_REPLACE, Child
-from .keeper import Death, Keeper, Kept
+from .housekeeper import Death, Keeper, Kept
 from .options import WorkerOptions
 from .progress import Progress
 from .slots import Slots

@@ -13,7 +13,7 @@ from tests.settings import INSTALLED_APPS as _APPS
 
 INSTALLED_APPS = [*_APPS, "tests.observed.app"]
 JOBQUEUE = {
-    "CARRY": ["django_jobqueue.carrying.RequestId", "django_jobqueue.opentelemetry.Tracing"],
+    "CARRY": ["django_jobqueue.carriers.RequestId", "django_jobqueue.opentelemetry.Tracing"],
     "POLL_SECONDS": 0.1,
     "WORKER_HEARTBEAT_SECONDS": 0.2,
 }

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from django_jobqueue import services
-from django_jobqueue.carrying import request_id
+from django_jobqueue.carriers import request_id
 from django_jobqueue.models import Job
 from tests.faults.runner import database_dsn
 from tests.past import reread
@@ -88,7 +88,7 @@ def ends(job: Job, state: str) -> Job:
 
 
 def test_metrics_and_traces_tell_of_retries_a_blocked_key_and_a_crash(port, tmp_path, settings):
-    settings.JOBQUEUE = {"CARRY": ["django_jobqueue.carrying.RequestId", "django_jobqueue.opentelemetry.Tracing"]}
+    settings.JOBQUEUE = {"CARRY": ["django_jobqueue.carriers.RequestId", "django_jobqueue.opentelemetry.Tracing"]}
     with request_id("r-1"):
         retried = send("second_time")
         blocker, behind = (send("never", singleton_key="17", retry_limit=0) for _ in range(2))

@@ -15,8 +15,8 @@ from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
 from django_jobqueue.worker.child import Child
-from django_jobqueue.worker.line import LANES
 from django_jobqueue.worker.options import WorkerOptions
+from django_jobqueue.worker.prefetch import LANES
 from django_jobqueue.worker.slots import Slots
 from tests.factories import QueueFactory
 from tests.waiting import until

@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from django_jobqueue import carrying, services
-from django_jobqueue.carrying import RequestIdFilter, get_request_id, request_id
+from django_jobqueue import carriers, services
+from django_jobqueue.carriers import RequestIdFilter, get_request_id, request_id
 from django_jobqueue.handlers import FailForGood, Snooze
 from django_jobqueue.middleware import RequestIdMiddleware
 from django_jobqueue.models import Job
@@ -28,7 +28,7 @@ from tests.past import reread
 
 from .conftest import ends, sent
 
-REQUEST_ID = "django_jobqueue.carrying.RequestId"
+REQUEST_ID = "django_jobqueue.carriers.RequestId"
 TRACING = "django_jobqueue.opentelemetry.Tracing"
 
 
@@ -188,7 +188,7 @@ def test_a_carrier_that_is_none_is_named(path, settings):
     settings.JOBQUEUE = {"CARRY": [path]}
 
     with pytest.raises(ImproperlyConfigured, match=path.replace(".", r"\.")):
-        carrying.carriers()
+        carriers.carriers()
 
 
 # ------------------------------------------------------------------------------------------------------------- traces

@@ -13,7 +13,6 @@ from django_jobqueue import job, services
 from django_jobqueue.handlers import JobContext, JobExpired
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
-from django_jobqueue.worker import line
 from django_jobqueue.worker.child import Child
 from django_jobqueue.worker.options import WorkerOptions
 from django_jobqueue.worker.slots import Slots

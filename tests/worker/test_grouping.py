@@ -19,8 +19,8 @@ from django_jobqueue.grouping import Grouping
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
 from django_jobqueue.worker import work
-from django_jobqueue.worker.endings import Recorded, Untouched
 from django_jobqueue.worker.executor import Executor
+from django_jobqueue.worker.outcomes import Recorded, Untouched
 from django_jobqueue.worker.slots import Slots
 from tests.waiting import PATIENCE, until
 

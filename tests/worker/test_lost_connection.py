@@ -11,7 +11,7 @@ from psycopg import errors
 
 from django_jobqueue.handlers import Handler
 from django_jobqueue.models import Job
-from django_jobqueue.worker.endings import Failed, judged, lost_connection
+from django_jobqueue.worker.outcomes import Failed, judged, lost_connection
 
 GONE = (
     psycopg.OperationalError("the connection is lost"),

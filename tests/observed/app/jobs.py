@@ -6,7 +6,7 @@ import os
 import signal
 
 from django_jobqueue import JobContext, job
-from django_jobqueue.carrying import get_request_id
+from django_jobqueue.carriers import get_request_id
 
 
 @job(queue="observed", takes_context=True, retry_limit=2)

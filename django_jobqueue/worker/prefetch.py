@@ -22,8 +22,8 @@ from ..signals import job_finished, job_started
 from ..states import FailureReason
 from ..timings import LATE_SECONDS
 from .ahead import Ahead
-from .endings import Failed, Result
 from .event_loop import Item
+from .outcomes import Failed, Result
 from .sessions import DATABASE_ERRORS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ..models import Job
 from ..services.workers import report_progress, seconds_until
 from ..signals import job_finished
 from ..states import JobState
-from .endings import Completed, Ending, Failed, Late, Recorded, Result, Snoozed, Stopped, Untouched
+from .outcomes import Completed, Ending, Failed, Late, Recorded, Result, Snoozed, Stopped, Untouched
 from .sessions import DATABASE_ERRORS
 
 if TYPE_CHECKING:
