@@ -10,9 +10,9 @@ import pytest
 from django.core.management.color import no_style
 
 from django_jobqueue import services
-from django_jobqueue.console.acting import skip
-from django_jobqueue.console.selecting import FILTERS
-from django_jobqueue.console.subcommands import this_user
+from django_jobqueue.cli.operate import skip
+from django_jobqueue.cli.selection import FILTERS
+from django_jobqueue.cli.subcommands import this_user
 from django_jobqueue.expressions import StatementTimestamp
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job, Maintenance, Operation, Queue

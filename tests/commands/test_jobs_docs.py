@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from django_jobqueue import doctor
-from django_jobqueue.console.answers import MEANINGS
-from django_jobqueue.console.selecting import FILTERS
-from django_jobqueue.console.subcommands import SUBCOMMANDS
+from django_jobqueue.cli.answers import MEANINGS
+from django_jobqueue.cli.selection import FILTERS
+from django_jobqueue.cli.subcommands import SUBCOMMANDS
 from django_jobqueue.management.commands.jobs import Command
 from tests.test_docs import rows, text_of
 

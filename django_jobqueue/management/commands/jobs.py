@@ -10,9 +10,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 from django.db import DatabaseError, InterfaceError, ProgrammingError, connections
 
-from ...console.answers import MEANINGS, Answer, Code, as_json, one_line
-from ...console.subcommands import SUBCOMMANDS, add_subcommands
-from ...console.telling import Telling
+from ...cli.answers import MEANINGS, Answer, Code, as_json, one_line
+from ...cli.output import Telling
+from ...cli.subcommands import SUBCOMMANDS, add_subcommands
 from ...engine.transactions import database
 from ...exceptions import (
     DuplicateJob,

@@ -19,7 +19,7 @@ from ..options import check_state
 from ..services.queues import check_exists
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
 from .answers import Answer, Code, plural, table
-from .selecting import selected
+from .selection import selected
 
 SHOWN = 20  # ids and refusals that people are told; the JSON has all
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}

@@ -16,10 +16,10 @@ from django.utils.timezone import get_current_timezone, is_naive
 
 from ..doctor import Finding
 from ..exceptions import SparkUnavailable
-from .acting import CALLED_OFF, Confirm, seconds
 from .answers import Answer, Code, facts, plural, table
-from .selecting import job_id
-from .telling import Telling
+from .operate import CALLED_OFF, Confirm, seconds
+from .output import Telling
+from .selection import job_id
 
 SHOWN = 20
 

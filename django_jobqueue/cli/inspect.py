@@ -21,7 +21,7 @@ from ..redaction import redacted
 from ..services.queues import check_exists
 from ..states import ELIGIBLE, JobState
 from .answers import Answer, Code, facts, last_line, plural, state_in_colour, table
-from .selecting import filtered, limit_of
+from .selection import filtered, limit_of
 
 SPANS = (10_000, 100_000)
 LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "created_at", "start_after", "error")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from getpass import getuser
 from typing import Any
 
-from . import acting, lake, looking, mending, timetable
+from . import inspect, lake, operate, repair, schedules
 from .answers import Answer
-from .selecting import add_filters, add_selection, job_id
+from .selection import add_filters, add_selection, job_id
 
 Arguments = Callable[[ArgumentParser], None]
 
@@ -89,7 +89,7 @@ def _send(parser: ArgumentParser) -> None:
     parser.add_argument("--key", help="its singleton key")
     parser.add_argument("--group", help="its group key")
     parser.add_argument("--priority", type=int, default=0, help="higher goes first (default 0)")
-    parser.add_argument("--delay", metavar="TIME", type=acting.seconds, help="start after so long: 90, 5m, 2h, 1d")
+    parser.add_argument("--delay", metavar="TIME", type=operate.seconds, help="start after so long: 90, 5m, 2h, 1d")
     parser.add_argument("--tag", action="append", help="a tag; may be repeated")
 
 
@@ -156,28 +156,28 @@ def _doctor(parser: ArgumentParser) -> None:
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "list": Subcommand("list jobs", looking.list_jobs, _list),
-    "show": Subcommand("everything about a job", looking.show, _show),
-    "why": Subcommand("why a job is not running, in a sentence", looking.why, _one_job),
-    "blocked": Subcommand("keys that wait for a person", looking.blocked, _blocked),
-    "stats": Subcommand("jobs per queue and state", looking.stats, _maybe_queue),
-    "workers": Subcommand("who works, and who is gone", looking.workers, _workers),
-    "schedules": Subcommand("schedules and their next slots", timetable.schedules, _schedules),
-    "send": Subcommand("store a job", acting.send, _send),
-    "retry": Subcommand("give dead jobs another attempt", acting.retry, _retry, asks=True),
-    "skip": Subcommand("end dead jobs, so that their keys go on", acting.skip, _skip, asks=True),
-    "cancel": Subcommand("cancel jobs that wait or run", acting.cancel, _cancel, asks=True),
-    "delete": Subcommand("delete finished jobs, all or none", acting.delete, _delete, asks=True),
-    "purge": Subcommand("delete jobs of a queue, whatever they are doing", acting.purge, _purge, asks=True),
-    "pause": Subcommand("hand out no more jobs of a queue", acting.pause, _pausing),
-    "resume": Subcommand("hand out jobs of a queue again", acting.resume, _pausing),
-    "maintain": Subcommand("expire, recover, clean up: one pass", acting.maintain, _maintain),
+    "list": Subcommand("list jobs", inspect.list_jobs, _list),
+    "show": Subcommand("everything about a job", inspect.show, _show),
+    "why": Subcommand("why a job is not running, in a sentence", inspect.why, _one_job),
+    "blocked": Subcommand("keys that wait for a person", inspect.blocked, _blocked),
+    "stats": Subcommand("jobs per queue and state", inspect.stats, _maybe_queue),
+    "workers": Subcommand("who works, and who is gone", inspect.workers, _workers),
+    "schedules": Subcommand("schedules and their next slots", schedules.schedules, _schedules),
+    "send": Subcommand("store a job", operate.send, _send),
+    "retry": Subcommand("give dead jobs another attempt", operate.retry, _retry, asks=True),
+    "skip": Subcommand("end dead jobs, so that their keys go on", operate.skip, _skip, asks=True),
+    "cancel": Subcommand("cancel jobs that wait or run", operate.cancel, _cancel, asks=True),
+    "delete": Subcommand("delete finished jobs, all or none", operate.delete, _delete, asks=True),
+    "purge": Subcommand("delete jobs of a queue, whatever they are doing", operate.purge, _purge, asks=True),
+    "pause": Subcommand("hand out no more jobs of a queue", operate.pause, _pausing),
+    "resume": Subcommand("hand out jobs of a queue again", operate.resume, _pausing),
+    "maintain": Subcommand("expire, recover, clean up: one pass", operate.maintain, _maintain),
     "archive": Subcommand("finished jobs into the lake", lake.archive, lake.archive_arguments, asks=True, tells=True),
     "restore": Subcommand("send archived jobs again", lake.restore, lake.restore_arguments, asks=True, tells=True),
     "bulk_send": Subcommand("a job for each row of files", lake.bulk_send, lake.bulk_arguments, asks=True, tells=True),
     "analyze": Subcommand("figures of the past, as a page", lake.analyze, lake.analyze_arguments, tells=True),
     "audit": Subcommand("prove that keys kept their order", lake.audit, lake.audit_arguments, tells=True),
-    "doctor": Subcommand("find what is wrong, and mend it", mending.doctor, _doctor),
+    "doctor": Subcommand("find what is wrong, and mend it", repair.doctor, _doctor),
 }
 
 
