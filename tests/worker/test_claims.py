@@ -13,6 +13,7 @@ from django_jobqueue import job, services
 from django_jobqueue.handlers import JobContext, JobExpired
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
+from django_jobqueue.worker import prefetch
 from django_jobqueue.worker.child import Child
 from django_jobqueue.worker.options import WorkerOptions
 from django_jobqueue.worker.slots import Slots
@@ -114,7 +115,7 @@ def test_a_handler_without_a_context_is_interrupted_when_its_claim_is_lost(queue
 @pytest.fixture
 def suspects(queue, monkeypatch):
     """Two jobs that run alone, because one more crash would be their last; and a handler that holds the first."""
-    monkeypatch.setattr(line, "SUSPECT_SECONDS", 0.5)
+    monkeypatch.setattr(prefetch, "SUSPECT_SECONDS", 0.5)
     runs: list[int] = []
     held = threading.Event()
 
@@ -145,7 +146,7 @@ def test_a_job_that_waits_long_to_run_alone_goes_back_uncharged(suspects, queue,
 def test_a_job_that_was_finished_while_it_waited_to_run_alone_is_not_begun(  # faults 76
     suspects, queue, run, monkeypatch
 ):
-    monkeypatch.setattr(line, "SUSPECT_SECONDS", 60.0)
+    monkeypatch.setattr(prefetch, "SUSPECT_SECONDS", 60.0)
     (one, two), runs, held = suspects
     run(queue.name, concurrency=2)
     until(lambda: reread(two).state == "active" and runs == [1], "both are claimed, one runs")
@@ -161,7 +162,7 @@ def test_a_job_that_was_finished_while_it_waited_to_run_alone_is_not_begun(  # f
 
 
 def test_a_job_begins_alone_with_its_whole_time_in_the_database_too(suspects, queue, run, monkeypatch):  # faults 76
-    monkeypatch.setattr(line, "SUSPECT_SECONDS", 60.0)
+    monkeypatch.setattr(prefetch, "SUSPECT_SECONDS", 60.0)
     (one, two), runs, held = suspects
     run(queue.name, concurrency=2)
     until(lambda: reread(two).state == "active" and runs == [1], "both are claimed, one runs")
