@@ -115,7 +115,7 @@ class JobDataSource(DataSource):
     conninfo: str = ""  # with the password, so it is no option: options may be shown
     condition: str = ""  # SQL of ours; what users give are options, and quoted
     rest: float = 0.0  # how long a task rests, for each second that it and those it gives rows to have worked
-    commit: Mapping[str, Any] | None = None  # what a write runs in the end: see services/staging.py
+    commit: Mapping[str, Any] | None = None  # what a write runs in the end: see engine/staging.py
     max_bytes: int = 0  # how large data may be
 
     @classmethod
