@@ -15,8 +15,9 @@ from django.db import connections, transaction
 from django.db.models import Exists, OuterRef
 
 from . import services, statistics
+from .engine.databases import database
 from .engine.sweeps import bounded
-from .engine.transactions import database, in_transaction, joins, rows
+from .engine.transactions import in_transaction, joins, rows
 from .expressions import StatementTimestamp
 from .identifiers import uuid7
 from .models import Job, Maintenance, Worker

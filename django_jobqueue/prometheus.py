@@ -20,12 +20,13 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from .conf import get_settings
+from .engine.databases import database
 from .engine.sql.statements import IS_FETCHABLE, IS_RUNNING, NOW, listed
-from .engine.transactions import database, in_transaction, rows
+from .engine.transactions import in_transaction, rows
 from .expressions import StatementTimestamp
 from .models import Maintenance, Queue, QueueTotal, Schedule, Worker
 from .policies import ORDERED
-from .services.backlogs import waiting
+from .services.inspect import waiting
 from .states import DEAD, ELIGIBLE, RUNNING, Hold
 from .statistics import BOUNDS, sum_of
 

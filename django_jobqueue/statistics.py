@@ -20,10 +20,11 @@ from typing import Any
 from django.db import DatabaseError, connections, transaction
 
 from .conf import get_settings
+from .engine.databases import database
 from .engine.sql.statements import IS_BLOCKED_KEY, NOW, listed
-from .engine.transactions import database, execute, in_transaction, joins, rows
+from .engine.transactions import execute, in_transaction, joins, rows
 from .models import Maintenance, Queue, QueueMinute, QueueTotal
-from .services.backlogs import total_waiting
+from .services.inspect import total_waiting
 from .states import DEAD, FailureReason, JobState
 
 BOUNDS = tuple(2**n / 1000 for n in range(31))  # in seconds: where each bucket but the last ends

@@ -1,4 +1,4 @@
-"""Errors that teach: what a beginner does wrong in the first five minutes, and what they are told."""
+"""Errors that explain_missing_tables: what a beginner does wrong in the first five minutes, and what they are told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, connections, transaction
 
 from django_jobqueue import handlers, job, services
-from django_jobqueue.engine import transactions
+from django_jobqueue.engine import databases
 from django_jobqueue.exceptions import InvalidData, QueueNotFound
 
 pytestmark = pytest.mark.django_db
@@ -73,7 +73,7 @@ def test_a_worker_for_an_unknown_queue_is_told_the_closest(handler, capsys, monk
 def test_sqlite_is_told_before_anything_else(sqlite, verb):
     with pytest.raises(ImproperlyConfigured, match=r"'lite', which is sqlite, not PostgreSQL\. Use PostgreSQL"):
         verb("work", using=sqlite)
-    assert sqlite not in transactions._postgresql
+    assert sqlite not in databases._postgresql
 
 
 def test_a_worker_on_sqlite_is_told(sqlite, handler):
@@ -98,7 +98,7 @@ def test_other_database_errors_are_left_alone(queue):
     with pytest.raises(ProgrammingError, match="nowhere") as caught, transaction.atomic():
         connection.cursor().execute("SELECT * FROM nowhere")
 
-    transactions.teach(caught.value, "default")  # says nothing
+    databases.explain_missing_tables(caught.value, "default")  # says nothing
 
 
 def test_a_model_sent_instead_of_its_id_is_told(queue):

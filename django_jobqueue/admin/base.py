@@ -11,7 +11,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from ..engine.transactions import database
+from ..engine.databases import database
 
 SEE_DATA = "jobqueue.see_job_data"
 EDIT_DATA = "jobqueue.edit_job_data"

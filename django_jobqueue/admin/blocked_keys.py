@@ -19,9 +19,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from ..engine.databases import database
 from ..engine.lane_view import Behind, behind
 from ..engine.paging import MANY, Count, count
-from ..engine.transactions import database, in_transaction
+from ..engine.transactions import in_transaction
 from ..models import BlockedKey, Queue
 from ..policies import ORDERED
 from . import wording

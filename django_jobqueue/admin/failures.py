@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.http import urlencode
 
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..models import FailureGroup, Job
 from ..services.failures import MOST_GROUPS, failure_groups
 from .base import JobQueueAdmin

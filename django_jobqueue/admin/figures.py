@@ -12,7 +12,7 @@ from django.utils import timezone
 from ..engine.transactions import in_transaction, rows
 from ..models import Queue, QueueMinute
 from ..prometheus import OLDEST, RUNNING_JOBS
-from ..services.backlogs import waiting
+from ..services.inspect import waiting
 
 MOST = 1_000  # of one queue and kind; with more it is "at least"
 MOST_RUNNING = 10_000

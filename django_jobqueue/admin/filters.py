@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from rangefilter.filters import DateTimeRangeFilter, NumericRangeFilter
 
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..models import Queue
 from ..states import DEAD, ELIGIBLE, FINAL, RUNNING, JobState
 

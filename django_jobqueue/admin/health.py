@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from .. import doctor
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..models import Maintenance
 from .base import JobQueueAdmin
 

@@ -17,8 +17,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import handlers, services
+from ..engine.databases import database
 from ..engine.lane_view import neighbours
-from ..engine.transactions import database
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
 from ..redaction import redacted, restored

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from .. import services
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..models import BlockedKey, Job, Operation
 from ..redaction import redacted
 from .acting import ACTS, ActingAdmin, operation_url

@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..models import Report
 from .base import JobQueueAdmin
 from .changelist import CappedPaginator

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_POST
 
 from .. import services
 from ..conf import get_settings
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..models import Job, Worker
 from .base import JobQueueAdmin
 

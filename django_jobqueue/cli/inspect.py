@@ -12,13 +12,13 @@ from django.utils.dateparse import parse_datetime
 
 from .. import handlers, services
 from ..conf import get_settings
+from ..engine.queues import check_exists
 from ..engine.transactions import rows
 from ..exceptions import NotOrdered
 from ..expressions import SEQUENCE, StatementTimestamp
 from ..models import BlockedKey, Job, Queue, Worker
 from ..querysets import JobQuerySet
 from ..redaction import redacted
-from ..services.queues import check_exists
 from ..states import ELIGIBLE, JobState
 from .answers import Answer, Code, facts, last_line, plural, state_in_colour, table
 from .selection import filtered, limit_of

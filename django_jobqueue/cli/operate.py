@@ -13,10 +13,10 @@ from uuid import UUID
 from django.core.management.color import Style
 
 from .. import maintenance, services
+from ..engine.queues import check_exists
 from ..exceptions import InvalidData, InvalidTransition, JobNotFound
 from ..models import Job
 from ..options import check_state
-from ..services.queues import check_exists
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
 from .answers import Answer, Code, plural, table
 from .selection import selected

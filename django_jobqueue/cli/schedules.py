@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.color import Style
 
+from ..engine.queues import check_exists
 from ..exceptions import InvalidOption
 from ..models import Schedule
-from ..services.queues import check_exists
 from .answers import Answer, table
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from ..encoding import check_tags, check_text
+from ..engine.queues import check_exists
 from ..exceptions import InvalidOption, JobQueueError
 from ..identifiers import as_uuid
 from ..models import Job
 from ..options import check_state
 from ..querysets import JobQuerySet
-from ..services.queues import check_exists
 from ..states import JobState
 
 FILTERS = ("queue", "state", "key", "tag", "handler", "worker")

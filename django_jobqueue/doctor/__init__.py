@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..engine.transactions import database, rows
+from ..engine.databases import database
+from ..engine.transactions import rows
 from . import indexes, schema, server, upkeep, work
 from .findings import Finding, Level, Limits, looked
 from .repairing import Repair, repair

@@ -11,7 +11,8 @@ from django.db import DatabaseError, OperationalError, transaction
 from psycopg import errors
 
 from ..conf import get_settings
-from ..engine.transactions import database, execute
+from ..engine.databases import database
+from ..engine.transactions import execute
 from ..exceptions import InvalidOption
 from ..services import check_lanes
 from .findings import Finding, in_autocommit

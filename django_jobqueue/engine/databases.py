@@ -1,4 +1,4 @@
-"""Django's own connection pool (``OPTIONS["pool"]``), and what must not take its connections from it.
+"""Which database a verb means, and connections that must not come from Django's pool (``OPTIONS["pool"]``).
 
 A pool lends a connection for the length of a request. Workers and streams keep theirs: they listen, hold session locks
 and set timeouts, all of which would go back to the pool with the connection and surprise the next request. They would
@@ -10,8 +10,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connections
+from django.core.exceptions import ImproperlyConfigured
+from django.db import ProgrammingError, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import errors
+
+from ..conf import wrong_vendor
+from ..models import Job
+
+
+def database(using: str | None) -> str:
+    """The database that is meant; ``ImproperlyConfigured`` if it is not PostgreSQL."""
+    alias = using or router.db_for_write(Job)
+    if alias not in _postgresql:
+        check_vendor(alias)
+        _postgresql.add(alias)
+    return alias
+
+
+_postgresql: set[str] = set()  # aliases that have been looked at
+
+
+def check_vendor(alias: str) -> None:
+    vendor = connections[alias].vendor
+    if vendor != "postgresql":
+        raise ImproperlyConfigured(" ".join(wrong_vendor(alias, vendor)))
+
+
+def explain_missing_tables(error: ProgrammingError, using: str) -> None:
+    """Raise ``ImproperlyConfigured`` if tables of this app are missing; its message says that ``migrate`` was not run."""
+    if isinstance(error.__cause__, errors.UndefinedTable | errors.UndefinedColumn) and "jobqueue_" in str(error):
+        where = "" if using == "default" else f" --database {using}"
+        raise ImproperlyConfigured(
+            f"The tables of django_jobqueue are missing or old in the database {using!r}: run manage.py migrate{where}."
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------------- pools
 
 
 def remove_pools() -> None:

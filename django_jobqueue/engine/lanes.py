@@ -21,19 +21,10 @@ from typing import NamedTuple
 from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
+from .databases import database
+from .notifications import wake
 from .sql import statements
-from .transactions import (
-    T,
-    after_commit,
-    claimed_rows,
-    database,
-    execute,
-    in_transaction,
-    is_strict,
-    rows,
-    text_array,
-    wake,
-)
+from .transactions import T, after_commit, claimed_rows, execute, in_transaction, is_strict, rows, text_array
 
 MOST_KEYS = 200  # per transaction: more from many workers would exhaust the server's table of locks
 # How long a verb that finishes a job waits for the key of that job. A fetch holds keys for a millisecond or two; any

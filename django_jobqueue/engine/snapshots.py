@@ -19,7 +19,8 @@ from ..exceptions import InvalidOption
 from ..expressions import IsVisibleIn, RowXid
 from ..models import Job
 from ..states import JobState
-from .transactions import database, rows
+from .databases import database
+from .transactions import rows
 
 J = TypeVar("J", bound=Job)
 

@@ -15,8 +15,10 @@ from ..models import JobWrite, StagedJob
 from ..options import JOB_OPTIONS
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import OCCUPIED, Hold, JobState
+from .databases import database
+from .notifications import CHANNEL
 from .sql.statements import NOW, listed
-from .transactions import CHANNEL, database, execute
+from .transactions import execute
 
 KEEP_STAGED = timedelta(days=1)
 KEEP_WRITES = timedelta(days=90)

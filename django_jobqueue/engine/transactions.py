@@ -7,20 +7,17 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, OperationalError, ProgrammingError, connections, router, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors
-from psycopg.sql import Literal
 
-from ..conf import get_settings, wrong_vendor
-from ..models import Job
+from ..conf import get_settings
 from . import prepared_statements
 from .sql import statements
 
@@ -28,35 +25,7 @@ logger = logging.getLogger("django_jobqueue")
 
 T = TypeVar("T")
 TRIES = 10
-CHANNEL = "django_jobqueue"
 READ_COMMITTED = "read committed"
-
-
-def database(using: str | None) -> str:
-    """The database that is meant; ``ImproperlyConfigured`` if it is not PostgreSQL."""
-    alias = using or router.db_for_write(Job)
-    if alias not in _postgresql:
-        check_vendor(alias)
-        _postgresql.add(alias)
-    return alias
-
-
-_postgresql: set[str] = set()  # aliases that have been looked at
-
-
-def check_vendor(alias: str) -> None:
-    vendor = connections[alias].vendor
-    if vendor != "postgresql":
-        raise ImproperlyConfigured(" ".join(wrong_vendor(alias, vendor)))
-
-
-def teach(error: ProgrammingError, using: str) -> None:
-    """Whoever forgot to migrate is told so by ``ImproperlyConfigured``, and not only that a relation does not exist."""
-    if isinstance(error.__cause__, errors.UndefinedTable | errors.UndefinedColumn) and "jobqueue_" in str(error):
-        where = "" if using == "default" else f" --database {using}"
-        raise ImproperlyConfigured(
-            f"The tables of django_jobqueue are missing or old in the database {using!r}: run manage.py migrate{where}."
-        ) from error
 
 
 def joins(connection: BaseDatabaseWrapper) -> bool:
@@ -295,61 +264,3 @@ def none_if_locked(work: Callable[[], T]) -> T | None:
         if not isinstance(error.__cause__, errors.LockNotAvailable):
             raise
         return None
-
-
-class _WakeUps:
-    """The queues that one transaction will wake, each once."""
-
-    def __init__(self) -> None:
-        self.hooks: dict[str, list[set[str]]] = {}
-        self.sent: set[str] = set()
-
-    def covers(self, queue: str, savepoints: set[str]) -> bool:
-        """Whether a hook is set that is rolled back only together with what is done now."""
-        return any(hook <= savepoints for hook in self.hooks.get(queue, ()))
-
-
-class _WakeUp:
-    """A notification that goes out after commit."""
-
-    def __init__(self, using: str, queue: str, shared: _WakeUps) -> None:
-        self.using, self.queue, self.shared = using, queue, shared
-
-    def __call__(self) -> None:
-        if self.queue in self.shared.sent:
-            return
-        self.shared.sent.add(self.queue)
-        try:
-            execute(self.using, statements.NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
-        except Exception as error:  # the jobs are stored and polling finds them: a lost wake-up only costs time
-            _say_unnotified(self.using, self.queue, error)
-
-
-_SAY_EVERY_SECONDS = 10.0
-_said_at = float("-inf")
-
-
-def _say_unnotified(using: str, queue: str, error: Exception) -> None:
-    """Now and then; and if the server's queue of notifications is full, have it look whether it still is."""
-    global _said_at
-    if time.monotonic() - _said_at < _SAY_EVERY_SECONDS:
-        return
-    _said_at = time.monotonic()
-    logger.warning("could not notify workers", extra={"queue": queue, "error": str(error).strip()})
-    with suppress(Exception):  # this question makes PostgreSQL forget what all have read; a failing NOTIFY does not
-        rows(using, "SELECT pg_notification_queue_usage()")
-
-
-def wake(using: str, queues: Iterable[str]) -> None:
-    """Tell workers, after commit and once, that these queues have something to fetch.
-
-    Never inside the caller's transaction, because a commit that carries NOTIFY waits for all others that do.
-    """
-    if not get_settings().NOTIFY:
-        return
-    connection = connections[using]
-    shared = next((f.shared for _, f, *_ in reversed(connection.run_on_commit) if isinstance(f, _WakeUp)), _WakeUps())
-    savepoints = set(connection.savepoint_ids)
-    for queue in queues:
-        if not shared.covers(queue, savepoints) and after_commit(using, _WakeUp(using, queue, shared)):
-            shared.hooks.setdefault(queue, []).append(savepoints)

@@ -20,12 +20,13 @@ from ..fingerprints import fingerprint
 from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED, QueuePolicy
-from ..services.queues import named
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
 from . import announcements, capacity
 from .lanes import Lane, Locked, lanes_of
+from .notifications import wake
+from .queues import named
 from .sql import statements
-from .transactions import in_transaction, logger, rows, wake
+from .transactions import in_transaction, logger, rows
 
 # What a decision may need to know of a job; its data and history stay where they are.
 _NEEDED = (

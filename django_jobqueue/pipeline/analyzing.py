@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from ..engine.transactions import database, rows
+from ..engine.databases import database
+from ..engine.transactions import rows
 from ..exceptions import InvalidOption
 from ..models import Report
 from . import figures

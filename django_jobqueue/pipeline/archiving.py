@@ -21,12 +21,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
 from .. import services
+from ..engine.databases import database
+from ..engine.queues import check_exists
 from ..engine.sql import statements
-from ..engine.transactions import database, rows
+from ..engine.transactions import rows
 from ..exceptions import InvalidOption, LakeProblem
 from ..models import Job, Maintenance
 from ..options import YEAR, check_seconds
-from ..services.queues import check_exists
 from ..states import FINAL
 from ..statistics import CATCH_UP
 from .datasource import COLUMNS

@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..policies import LANED
 from .collected import as_dict
 from .failures import explained

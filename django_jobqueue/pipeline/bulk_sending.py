@@ -26,10 +26,11 @@ from pyspark.sql import functions as F
 
 from ..conf import get_settings
 from ..encoding import MAX_TAG_LENGTH, MAX_TAGS, check_text
-from ..engine.transactions import database, rows
+from ..engine.databases import database
+from ..engine.queues import check_exists
+from ..engine.transactions import rows
 from ..exceptions import InvalidOption
 from ..models import JobWrite, Queue, StagedJob
-from ..services.queues import check_exists
 from . import row_files
 from .datasource import data_expression, refused_write, shown_write
 from .failures import explained

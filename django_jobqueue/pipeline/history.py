@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ..conf import get_settings
+from ..engine.queues import named, no_queue
 from ..exceptions import InvalidOption
 from ..models import Queue
-from ..services.queues import named, no_queue
 from .lake import Lake, jobs_in
 from .location import check_folder, lake_path
 from .progress import Tell, watched

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ..conf import get_settings
 from ..encoding import check_queue_name
 from ..engine import staging
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..exceptions import InvalidOption
 from ..options import check_moment, check_state
 from . import datasource

@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from .. import services
+from ..engine.databases import database
 from ..engine.lanes import chunks
-from ..engine.transactions import database
+from ..engine.queues import check_exists, named, no_queue
 from ..exceptions import InvalidOption, JobNotFound
 from ..identifiers import as_uuid, uuid7
 from ..models import Queue
 from ..options import check_moment, check_state
-from ..services.queues import check_exists, named, no_queue
 from ..services.send_many import Source
 from .failures import explained
 from .lake import Lake, jobs_in

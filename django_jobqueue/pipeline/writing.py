@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ..encoding import check_text
-from ..engine.transactions import database
+from ..engine.databases import database
+from ..engine.queues import check_exists
 from ..exceptions import InvalidOption, KeyRequired
-from ..services.queues import check_exists
 from .datasource import WRITTEN
 from .reading import bound
 from .session import activate

@@ -9,7 +9,6 @@ from ..engine.lanes import release_pending
 from ..engine.retry_decision import Failure
 from ..engine.snapshots import current_snapshot
 from ..engine.staging import forget_staged
-from .asynchronous import acancel, aget_job, asend, asend_many
 from .backlogs import warn_backlogs
 from .claims import reschedule, set_visibility, touch
 from .fetch import Bookmark, fetch
@@ -22,9 +21,9 @@ from .finish import (
     stop,
 )
 from .finish_many import Finished, finish_many
-from .inspect import Minute, Stats, activity, blocked_keys, get_job, list_jobs, stats, why
+from .inspect import Minute, Stats, activity, aget_job, blocked_keys, get_job, list_jobs, stats, why
 from .operations import advance_operation, begin_operation, resume_operation, stop_operation
-from .operator import Cancellation, Outcome, cancel, delete, pause, purge, resume, retry, skip
+from .operator import Cancellation, Outcome, acancel, cancel, delete, pause, purge, resume, retry, skip
 from .queues import (
     create_fifo_queue,
     create_queue,
@@ -41,8 +40,8 @@ from .recover import (
 )
 from .retention import cleanup, delete_archived
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
-from .send import send
-from .send_many import Source, send_again, send_many
+from .send import asend, send
+from .send_many import Source, asend_many, send_again, send_many
 from .stream import AsyncJobStream, JobStream, astream, close, stream
 from .workers import stop_worker
 

@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from ..engine.lanes import PAUSES, lanes_of
+from ..engine.notifications import wake
 from ..engine.retry_decision import returning
 from ..engine.sql import statements
-from ..engine.transactions import execute, in_transaction, wake
+from ..engine.transactions import execute, in_transaction
 from ..engine.transitions import Decision, lock, move_each
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp

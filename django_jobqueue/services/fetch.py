@@ -19,9 +19,11 @@ from psycopg.sql import Literal
 
 from ..claims import draw_number
 from ..encoding import check_tags, check_text, decode
+from ..engine.databases import database
 from ..engine.grouped_reads import check_policy, fetch_grouped
 from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
 from ..engine.notifications import fetch_waiting
+from ..engine.queues import named, no_queue
 from ..engine.refused_keys import refusals_of
 from ..engine.sql import statements
 from ..engine.transactions import (
@@ -29,7 +31,6 @@ from ..engine.transactions import (
     Statement,
     at_once,
     claimed_rows,
-    database,
     execute,
     in_transaction,
     joins,
@@ -46,7 +47,6 @@ from ..options import YEAR, check_grouping, check_int, check_seconds
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from ..states import JobState
-from .queues import named, no_queue
 from .recover import end_leases
 
 MOST_JOBS = 10_000

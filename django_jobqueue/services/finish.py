@@ -14,10 +14,13 @@ from ..claims import Claim
 from ..conf import get_settings
 from ..encoding import clean_output, clean_text
 from ..engine import capacity
+from ..engine.databases import database
 from ..engine.lanes import PAUSES, Lane, Locked, leaves_of
+from ..engine.notifications import wake
+from ..engine.queues import named
 from ..engine.retry_decision import Failing, Failure, failing_each, failures, returning
 from ..engine.sql import statements
-from ..engine.transactions import database, execute, in_transaction, joins, wake
+from ..engine.transactions import execute, in_transaction, joins
 from ..engine.transitions import Change, Decide, Decision, Moved, move_each
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..identifiers import as_uuid
@@ -25,7 +28,6 @@ from ..models import Job
 from ..options import YEAR, check_reason, check_seconds
 from ..policies import LANED
 from ..states import ELIGIBLE, FOLLOWS, STOPPABLE, FailureReason, JobState, leads_to
-from .queues import named
 
 Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
 

@@ -16,7 +16,9 @@ from ..claims import draw_number
 from ..conf import get_settings
 from ..encoding import check_tags, check_text, clean_output
 from ..engine import capacity
+from ..engine.databases import database
 from ..engine.lanes import MOST_KEYS, Lane, chunks, release, release_later
+from ..engine.notifications import wake
 from ..engine.retry_decision import Failure
 from ..engine.sql import statements
 from ..engine.transactions import (
@@ -24,7 +26,6 @@ from ..engine.transactions import (
     Statement,
     at_once,
     claimed_rows,
-    database,
     in_transaction,
     is_strict,
     joins,
@@ -32,7 +33,6 @@ from ..engine.transactions import (
     none_if_locked,
     text_array,
     unless_locked,
-    wake,
 )
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..identifiers import as_uuid

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.db.models import Avg, Count, F, Min, Q, Sum
 from django.db.models.functions import TruncMinute
 from django.utils.timezone import localtime
 
 from ..conf import get_settings
 from ..encoding import check_tags
-from ..engine.transactions import database, in_transaction, rows
+from ..engine.databases import database
+from ..engine.queues import check_exists, named
+from ..engine.sql import statements
+from ..engine.transactions import in_transaction, rows
 from ..exceptions import JobNotFound, NotOrdered
 from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
@@ -23,7 +29,6 @@ from ..options import LARGEST, check_int, check_state
 from ..policies import ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
 from .finish import Target, database_of, id_of
-from .queues import check_exists, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,3 +331,36 @@ def _jobs(number: int) -> str:
 
 def _time(moment: datetime | None) -> str:
     return "an unknown time" if moment is None else f"{localtime(moment):%Y-%m-%d %H:%M:%S %Z}"
+
+
+aget_job = sync_to_async(get_job)
+
+
+MOST = 100_000  # of one queue and kind that are counted; with more it is "at least"
+
+
+class Waiting(NamedTuple):
+    """Jobs of a queue that wait, in one state and for one reason."""
+
+    queue: str
+    state: str
+    hold: str | None
+    number: int
+
+
+def waiting(queues: Iterable[str] | None = None, *, most: int = MOST, using: str) -> list[Waiting]:
+    """Count what waits in these queues or in all, along the indexes of that: exact up to ``most`` of each kind."""
+    return [Waiting(*row) for row in _counted("state", queues, most, using)]
+
+
+def _counted(state: str, queues: Iterable[str] | None, most: int, using: str) -> list[tuple[Any, ...]]:
+    params = {"queues": None if queues is None else list(queues), "most": most}
+    return in_transaction(using, partial(rows, using, statements.WAITING.format(state=state), params))
+
+
+def total_waiting(queues: Iterable[str] | None = None, *, most: int | None = None, using: str) -> Counter[str]:
+    """How many jobs wait in each of these queues or of all: exact up to ``most`` of each kind, or ``MOST``."""
+    numbers: Counter[str] = Counter()
+    for queue, _, _, number in _counted("''", queues, most or MOST, using):
+        numbers[queue] += number
+    return numbers

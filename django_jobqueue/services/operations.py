@@ -19,8 +19,9 @@ from django.db.models import F
 from ..conf import get_settings
 from ..encoding import check_text, clean_text
 from ..engine import paging
+from ..engine.databases import database
 from ..engine.snapshots import CHANGED, Seen, check_snapshot, current_snapshot
-from ..engine.transactions import database, in_transaction
+from ..engine.transactions import in_transaction
 from ..exceptions import InvalidOption
 from ..expressions import StatementTimestamp
 from ..models import Operation

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet
 from psycopg.errors import UniqueViolation
@@ -16,10 +17,13 @@ from psycopg.errors import UniqueViolation
 from ..conf import get_encoder, get_settings
 from ..encoding import check_tags, check_text, clean_text, encode
 from ..engine import announcements, lanes
+from ..engine.databases import database
 from ..engine.lanes import chunks, lanes_of
+from ..engine.notifications import wake
+from ..engine.queues import check_exists, named, no_queue
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
 from ..engine.sql import statements
-from ..engine.transactions import database, in_transaction, joins, rows, wake
+from ..engine.transactions import in_transaction, joins, rows
 from ..engine.transitions import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
@@ -29,7 +33,6 @@ from ..options import check_state
 from ..policies import LANED, QueuePolicy
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState
 from .finish import Target
-from .queues import check_exists, named, no_queue
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()
@@ -486,3 +489,6 @@ def _record(
         details={"refused": {str(id): why for id, why in list(refused.items())[:1000]}, **(details or {})},
         finished_at=StatementTimestamp(),
     )
+
+
+acancel = sync_to_async(cancel)

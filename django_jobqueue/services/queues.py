@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from django.db import OperationalError, ProgrammingError, connections, transaction
+from django.db import OperationalError, connections, transaction
 from psycopg import errors, sql
 
 from ..conf import get_settings, task_queues
-from ..encoding import check_queue_name, check_text
+from ..encoding import check_queue_name
+from ..engine.databases import database
 from ..engine.lanes import release_held
-from ..engine.transactions import T, after_commit, database, execute, in_transaction, joins, rows, teach
-from ..exceptions import ImmutableOption, InvalidOption, QueueNotFound
+from ..engine.queues import named, no_queue
+from ..engine.transactions import T, after_commit, execute, in_transaction, joins, rows
+from ..exceptions import ImmutableOption, InvalidOption
 from ..expressions import StatementTimestamp
 from ..models import Queue
 from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
@@ -108,32 +110,6 @@ def get_queue(name: str, *, using: str | None = None) -> Queue:
     if queue is None:
         raise no_queue(name, using)
     return queue
-
-
-def named(queue: object) -> str:
-    """The name that is meant, by text or by the queue itself; ``InvalidOption`` for what cannot be one."""
-    if type(queue) is str and queue.isascii() and "\0" not in queue:  # which is nearly always
-        return queue
-    if isinstance(queue, Queue):
-        return queue.name
-    return check_text(queue, option="queue", max_length=1_000_000, required=True)
-
-
-def check_exists(queue: object, using: str) -> Queue:
-    """The queue that is meant, or ``QueueNotFound``."""
-    name = named(queue)
-    try:
-        found = Queue.objects.using(using).filter(pk=name).first()
-    except ProgrammingError as error:
-        teach(error, using)
-        raise
-    if found is None:
-        raise no_queue(name, using)
-    return found
-
-
-def no_queue(name: str, using: str) -> QueueNotFound:
-    return QueueNotFound(name, Queue.objects.using(using).values_list("name", flat=True)[:1000])
 
 
 def sync_declared(*, using: str) -> None:

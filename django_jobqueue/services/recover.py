@@ -16,11 +16,14 @@ from django.db.models.lookups import GreaterThan, LessThanOrEqual
 from ..conf import get_settings
 from ..encoding import check_text, clean_text
 from ..engine import lanes
+from ..engine.databases import database
 from ..engine.lanes import chunks
+from ..engine.notifications import wake
+from ..engine.queues import check_exists
 from ..engine.retry_decision import Failing, failing_each, returning
 from ..engine.sql import statements
 from ..engine.sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
-from ..engine.transactions import database, execute, in_transaction, logger, rows, wake
+from ..engine.transactions import execute, in_transaction, logger, rows
 from ..engine.transitions import Change, Decide, Decision, move_each, retrying_beside
 from ..expressions import HasSessionLock, Seconds, StatementTimestamp
 from ..identifiers import as_uuid
@@ -28,7 +31,6 @@ from ..models import Job, Worker
 from ..policies import LANED, ORDERED
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
-from .queues import check_exists
 
 RELEASED_AT_ONCE = 1_000
 

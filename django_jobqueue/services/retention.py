@@ -12,10 +12,12 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Greatest
 
 from ..conf import get_settings
+from ..engine.databases import database
 from ..engine.lanes import chunks, leaves_of
+from ..engine.queues import check_exists, named
 from ..engine.sql import statements
 from ..engine.sweeps import AT_ONCE, Bounds, bounds, queues_with
-from ..engine.transactions import database, execute, in_transaction, rows
+from ..engine.transactions import execute, in_transaction, rows
 from ..engine.transitions import lock
 from ..exceptions import InvalidOption
 from ..expressions import Seconds, StatementTimestamp
@@ -26,7 +28,6 @@ from ..policies import ORDERED
 from ..querysets import JobQuerySet
 from ..states import BLOCKING, Hold, JobState
 from .operator import _delete_rows
-from .queues import check_exists, named
 
 DELETED_AT_ONCE = 1_000
 LOOKED_AT_ONCE = 2_000

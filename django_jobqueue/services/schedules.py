@@ -15,13 +15,14 @@ from django.db.models import Q
 from ..conf import get_settings
 from ..cron import first_slot, latest_slots
 from ..encoding import check_text
-from ..engine.transactions import database, execute, in_transaction, rows, unless_locked
+from ..engine.databases import database
+from ..engine.queues import check_exists
+from ..engine.transactions import execute, in_transaction, rows, unless_locked
 from ..exceptions import InvalidOption, JobQueueError, KeyRequired, ScheduleNotFound
 from ..expressions import StatementTimestamp
 from ..models import Job, Queue, Schedule, ScheduleRun
 from ..options import check_int
 from ..schedule_options import REQUIRED, CatchUp, check_schedule_name, clean_schedule_options
-from .queues import check_exists
 from .send import send
 
 MAX_CATCH_UP = 100

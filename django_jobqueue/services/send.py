@@ -8,20 +8,23 @@ from functools import lru_cache
 from typing import Any, Literal
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.db import ProgrammingError
 
 from ..carriers import loading
 from ..encoding import decode
 from ..engine import announcements, given_ids
+from ..engine.databases import database, explain_missing_tables
 from ..engine.drafts import Checked, check_values
+from ..engine.notifications import wake
+from ..engine.queues import check_exists, named
 from ..engine.sql import statements
-from ..engine.transactions import database, row_at_once, teach, wake
+from ..engine.transactions import row_at_once
 from ..exceptions import DuplicateJob, InvalidOption, KeyRequired
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS
 from ..policies import QueuePolicy
 from ..states import OCCUPIED, JobState
-from .queues import check_exists, named
 
 OnDuplicate = Literal["return", "ignore"] | None
 
@@ -162,7 +165,7 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
         else:
             found = row_at_once(using, statement, params)
     except ProgrammingError as error:
-        teach(error, using)
+        explain_missing_tables(error, using)
         raise
     return _as_job(queue, job, found, using) if found else None
 
@@ -257,3 +260,6 @@ def in_the_way(queue: Queue, job: Checked, using: str) -> Job | None:
     if queue.policy in (QueuePolicy.SHORT, QueuePolicy.STATELY):
         return lane.in_state(JobState.CREATED).first()
     return lane.in_state(*OCCUPIED).first()
+
+
+asend = sync_to_async(send)

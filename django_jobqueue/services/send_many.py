@@ -9,21 +9,24 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connections, transaction
 from psycopg import errors
 
 from ..carriers import loading
 from ..engine import announcements, given_ids
+from ..engine.databases import database
 from ..engine.drafts import Checked, check_items
 from ..engine.lanes import chunks
+from ..engine.notifications import wake
+from ..engine.queues import named
 from ..engine.sql import statements
-from ..engine.transactions import Rows, again_after_conflict, database, in_transaction, joins, rows, wake
+from ..engine.transactions import Rows, again_after_conflict, in_transaction, joins, rows
 from ..exceptions import DuplicateJob
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import Hold
-from .queues import named
 from .send import OnDuplicate, check_on_duplicate, check_target, in_the_way
 
 
@@ -284,3 +287,6 @@ def _insert(queue: Queue, jobs: list[Checked], using: str) -> set[UUID]:
         statement = statements.INSERT_OTHERS.format(columns=", ".join(columns), values=", ".join([one] * len(some)))
         stored.update(row[0] for row in rows(using, statement, [value for row in some for value in row]))
     return stored
+
+
+asend_many = sync_to_async(send_many)

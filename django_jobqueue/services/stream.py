@@ -18,12 +18,12 @@ from asgiref.sync import sync_to_async
 
 from ..conf import get_settings
 from ..encoding import check_tags, check_text
-from ..engine.transactions import database
+from ..engine.databases import database
+from ..engine.queues import check_exists
 from ..exceptions import StreamClosed
 from ..models import Job
 from ..options import YEAR, check_int, check_seconds
 from .assigner import Assigner, Terms
-from .queues import check_exists
 
 MOST_CAPACITY = 10_000
 EXIT_SECONDS = 5.0

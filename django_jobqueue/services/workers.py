@@ -15,9 +15,10 @@ from django.db.models import F, Q
 
 from ..claims import Claim
 from ..encoding import check_text, clean_text
+from ..engine.databases import database
 from ..engine.retry_decision import returning
 from ..engine.sql import statements
-from ..engine.transactions import database, execute, in_transaction, rows
+from ..engine.transactions import execute, in_transaction, rows
 from ..engine.transitions import Change, Decide, Decision
 from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
 from ..models import Job, Maintenance, Worker

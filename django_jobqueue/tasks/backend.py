@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from .. import services
 from ..encoding import check_queue_name
+from ..engine.databases import database
 from ..engine.drafts import check_values
-from ..engine.transactions import database
 from ..exceptions import DuplicateJob, InvalidOption, JobNotFound, JobQueueError
 from ..models import Job
 from .api import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultDoesNotExist, normalize_json, task_enqueued

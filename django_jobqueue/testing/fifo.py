@@ -4,7 +4,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Any
 
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..exceptions import NotOrdered
 from ..models import Job
 from ..services import get_queue

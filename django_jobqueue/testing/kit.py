@@ -18,7 +18,7 @@ from .. import handlers, services
 from ..conf import get_encoder, get_settings
 from ..encoding import clean_output, decode, encode
 from ..engine import announcements
-from ..engine.transactions import database
+from ..engine.databases import database
 from ..exceptions import InvalidOption
 from ..handlers import Handler, JobContext
 from ..identifiers import uuid7

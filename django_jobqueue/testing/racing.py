@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connections
 
-from ..engine.transactions import database
+from ..engine.databases import database
 
 PATIENCE_SECONDS = 60
 

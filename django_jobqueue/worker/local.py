@@ -12,14 +12,13 @@ from uuid import UUID
 
 from ..conf import get_settings
 from ..encoding import check_tags
-from ..engine.databases import own_connection
-from ..engine.transactions import database
+from ..engine.databases import database, own_connection
+from ..engine.queues import check_exists
 from ..exceptions import InvalidOption
 from ..grouping import Grouping
 from ..handlers import Handler
 from ..identifiers import uuid7
 from ..options import check_grouping, check_int, check_seconds
-from ..services.queues import check_exists
 from .child import Child
 from .housekeeper import Death, Keeper, Kept
 from .options import WorkerOptions

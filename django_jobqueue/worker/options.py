@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..conf import get_settings
-from ..engine.transactions import database
+from ..engine.databases import database
 
 
 @dataclass(frozen=True, slots=True)

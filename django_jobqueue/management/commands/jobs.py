@@ -13,7 +13,7 @@ from django.db import DatabaseError, InterfaceError, ProgrammingError, connectio
 from ...cli.answers import MEANINGS, Answer, Code, as_json, one_line
 from ...cli.output import Telling
 from ...cli.subcommands import SUBCOMMANDS, add_subcommands
-from ...engine.transactions import database
+from ...engine.databases import database
 from ...exceptions import (
     DuplicateJob,
     InvalidTransition,

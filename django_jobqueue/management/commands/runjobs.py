@@ -16,8 +16,7 @@ from django.db import OperationalError, ProgrammingError, connections
 from ... import handlers
 from ...conf import get_settings
 from ...encoding import check_queue_name, check_tags, check_text
-from ...engine.databases import remove_pools
-from ...engine.transactions import database, teach
+from ...engine.databases import database, explain_missing_tables, remove_pools
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
 from ...models import Queue
@@ -114,7 +113,7 @@ class Command(BaseCommand):
             there = set(Queue.objects.using(using).values_list("name", flat=True))
         except ProgrammingError as error:
             try:
-                teach(error, using)
+                explain_missing_tables(error, using)
             except ImproperlyConfigured as lesson:
                 raise CommandError(str(lesson)) from error
             raise
