@@ -21,7 +21,7 @@ from django.views.decorators.http import require_safe
 
 from .conf import get_settings
 from .engine.databases import database
-from .engine.sql.statements import IS_FETCHABLE, IS_RUNNING, NOW, listed
+from .engine.sql.parts import IS_FETCHABLE, IS_RUNNING, NOW, listed
 from .engine.transactions import in_transaction, rows
 from .expressions import StatementTimestamp
 from .models import Maintenance, Queue, QueueTotal, Schedule, Worker

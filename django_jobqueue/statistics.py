@@ -21,7 +21,7 @@ from django.db import DatabaseError, connections, transaction
 
 from .conf import get_settings
 from .engine.databases import database
-from .engine.sql.statements import IS_BLOCKED_KEY, NOW, listed
+from .engine.sql.parts import IS_BLOCKED_KEY, NOW, listed
 from .engine.transactions import execute, in_transaction, joins, rows
 from .models import Maintenance, Queue, QueueMinute, QueueTotal
 from .services.inspect import total_waiting

@@ -19,7 +19,7 @@ from django.db import connection
 
 from django_jobqueue import maintenance, services
 from django_jobqueue.engine import prepared_statements
-from django_jobqueue.engine.sql.statements import BEGIN
+from django_jobqueue.engine.sql.session import BEGIN
 from django_jobqueue.grouping import Grouping
 from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Job, Queue

@@ -21,7 +21,7 @@ from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
 from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_without_worker
 from ..engine.databases import database
-from ..engine.sql.statements import NOW, listed
+from ..engine.sql.parts import NOW, listed
 from ..engine.transactions import in_transaction, rows
 from ..models import BlockedKey, Queue, Report
 from ..states import DEAD, RUNNING

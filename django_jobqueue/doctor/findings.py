@@ -69,7 +69,7 @@ def looked(look: Look, using: str, limits: Limits, *, by_index: bool = False) ->
     """What one look finds; what it could not see, because it took too long or was not allowed to, is a finding too.
 
     It runs in a transaction, or, inside a caller's, under a savepoint, with a limit of time per statement. A look at
-    jobs is planned ``by_index``, see ``engine.sql.statements``; one at the catalog would only suffer from that.
+    jobs is planned ``by_index``, see ``engine.sql.session``; one at the catalog would only suffer from that.
     """
     try:
         with transaction.atomic(using=using):

@@ -11,8 +11,8 @@ from django.db.models import Q
 
 from .. import handlers
 from ..conf import get_settings
+from ..engine import sql
 from ..engine.lanes import Lane
-from ..engine.sql import statements
 from ..engine.sweeps import Bounds
 from ..engine.transactions import rows
 from ..expressions import StatementTimestamp
@@ -64,10 +64,10 @@ def maintenance(using: str, limits: Limits) -> Iterator[Finding]:
 # --------------------------------------------------------------------------------------------------- finished jobs
 
 FINISHED = f"""
-SELECT q.name, count(*), extract(epoch FROM {statements.NOW} - min(d.delete_at))::float8
+SELECT q.name, count(*), extract(epoch FROM {sql.parts.NOW} - min(d.delete_at))::float8
 FROM jobqueue_queue q CROSS JOIN LATERAL (
     SELECT delete_at FROM jobqueue_job
-    WHERE queue_id = q.name AND delete_at < {statements.NOW} - %s * interval '1 second'
+    WHERE queue_id = q.name AND delete_at < {sql.parts.NOW} - %s * interval '1 second'
     ORDER BY delete_at LIMIT %s) d
 GROUP BY 1 ORDER BY 1
 """

@@ -10,7 +10,7 @@ from django.db.models import Count
 
 from .. import handlers
 from ..conf import get_settings
-from ..engine.sql import statements
+from ..engine import sql
 from ..engine.transactions import rows
 from ..expressions import StatementTimestamp
 from ..models import Job, Queue, Worker
@@ -24,7 +24,7 @@ CAP = 1_000  # nobody needs to know more exactly
 # The first waiting jobs of each queue, in the order of the index that a fetch reads, and the first delayed ones.
 HANDLERS = f"""
 SELECT q.name, w.name, count(*) FROM jobqueue_queue q CROSS JOIN LATERAL (
-    (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND {statements.IS_FETCHABLE}
+    (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND {sql.parts.IS_FETCHABLE}
     ORDER BY priority DESC, position LIMIT %(n)s)
     UNION ALL
     (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND hold = '{Hold.UNTIL}' ORDER BY start_after LIMIT %(n)s)
@@ -105,9 +105,9 @@ def silent_workers(using: str, limits: Limits) -> Iterator[Finding]:
 
 
 WAITING = f"""
-SELECT q.name, q.paused_at IS NOT NULL, extract(epoch FROM {statements.NOW} - w.created_at)::float8
+SELECT q.name, q.paused_at IS NOT NULL, extract(epoch FROM {sql.parts.NOW} - w.created_at)::float8
 FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT created_at FROM jobqueue_job WHERE queue_id = q.name AND {statements.IS_FETCHABLE}
+    SELECT created_at FROM jobqueue_job WHERE queue_id = q.name AND {sql.parts.IS_FETCHABLE}
     ORDER BY priority DESC, position LIMIT 1) w ORDER BY 1
 """
 
@@ -147,16 +147,16 @@ def _paused(using: str, queue: str, age: float) -> Finding:
 # ----------------------------------------------------------------------------------------------- blocked and overdue
 
 BLOCKED = f"""
-SELECT q.name, count(*), extract(epoch FROM {statements.NOW} - min(b.finalized_at))::float8
+SELECT q.name, count(*), extract(epoch FROM {sql.parts.NOW} - min(b.finalized_at))::float8
 FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {statements.listed(DEAD)}
+    SELECT finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {sql.parts.listed(DEAD)}
     ORDER BY finalized_at LIMIT %s) b
 WHERE q.policy = '{ORDERED}' GROUP BY 1 ORDER BY 1
 """
 OVERDUE = f"""
 SELECT queue_id, count(*), max(age)::float8 FROM (
-    SELECT queue_id, extract(epoch FROM {statements.NOW} - expire_at) AS age FROM jobqueue_job
-    WHERE state = '{JobState.ACTIVE}' AND expire_at < {statements.NOW} - %s * interval '1 second' LIMIT %s) o
+    SELECT queue_id, extract(epoch FROM {sql.parts.NOW} - expire_at) AS age FROM jobqueue_job
+    WHERE state = '{JobState.ACTIVE}' AND expire_at < {sql.parts.NOW} - %s * interval '1 second' LIMIT %s) o
 GROUP BY 1 ORDER BY 1
 """
 

@@ -38,7 +38,7 @@ def check_vendor(alias: str) -> None:
 
 
 def explain_missing_tables(error: ProgrammingError, using: str) -> None:
-    """Raise ``ImproperlyConfigured`` if tables of this app are missing; its message says that ``migrate`` was not run."""
+    """Raise ``ImproperlyConfigured``, with advice to run ``migrate``, if the tables of this app are missing."""
     if isinstance(error.__cause__, errors.UndefinedTable | errors.UndefinedColumn) and "jobqueue_" in str(error):
         where = "" if using == "default" else f" --database {using}"
         raise ImproperlyConfigured(

@@ -21,8 +21,9 @@ from ..exceptions import InvalidOption
 from ..grouping import Grouping
 from ..models import Job
 from ..policies import QueuePolicy
+from . import sql
 from .lanes import MOST_KEYS, try_keys
-from .sql import grouped_reads, statements
+from .sql import grouped_reads
 from .transactions import in_transaction, joins
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class _Reader:
             [row.tid for row in chosen],
             *self.claimer.assignment,
         ]
-        jobs = self.claimer.jobs(self.claimer.rows(statements.CLAIM_GROUPED, params))
+        jobs = self.claimer.jobs(self.claimer.rows(sql.fetch.CLAIM_GROUPED, params))
         for job in jobs:
             job.grouped = True
         return sorted(jobs, key=lambda job: places[job.id])

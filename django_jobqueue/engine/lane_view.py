@@ -12,8 +12,8 @@ from uuid import UUID
 from ..models import Job, Queue
 from ..policies import DelayedHead
 from ..states import BLOCKING, Hold
+from . import sql
 from .paging import MANY, look
-from .sql import statements
 from .transactions import in_transaction, rows
 
 AROUND = 3
@@ -22,7 +22,7 @@ LOOKED_AROUND = 20_000  # numbers looked through on each side of a job
 # One probe of the lane's index per hold: it has the order of sends only within each.
 _FRONT = " UNION ALL ".join(
     f"(SELECT id, seq, hold, start_after, created_at FROM jobqueue_job WHERE queue_id = k.queue "
-    f"AND singleton_key = k.key AND {statements.IN_LANE} AND hold {hold} ORDER BY seq LIMIT %(number)s)"
+    f"AND singleton_key = k.key AND {sql.parts.IN_LANE} AND hold {hold} ORDER BY seq LIMIT %(number)s)"
     for hold in ("IS NULL", f"= '{Hold.LANE}'", f"= '{Hold.UNTIL}'")
 )
 FRONTS = f"""
@@ -33,7 +33,7 @@ WAITING = f"""
 SELECT k.queue, k.key, n.number
 FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, key), LATERAL (
     SELECT count(*) AS number FROM (
-        SELECT 1 FROM jobqueue_job WHERE queue_id = k.queue AND singleton_key = k.key AND {statements.IN_LANE}
+        SELECT 1 FROM jobqueue_job WHERE queue_id = k.queue AND singleton_key = k.key AND {sql.parts.IN_LANE}
         LIMIT %(most)s
     ) counted
 ) n

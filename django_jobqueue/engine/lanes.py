@@ -21,9 +21,9 @@ from typing import NamedTuple
 from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
+from . import sql
 from .databases import database
 from .notifications import wake
-from .sql import statements
 from .transactions import T, after_commit, claimed_rows, execute, in_transaction, is_strict, rows, text_array
 
 MOST_KEYS = 200  # per transaction: more from many workers would exhaust the server's table of locks
@@ -54,7 +54,7 @@ class Locked:
             return
         if pauses is None:
             params = [[lane.queue for lane in lanes], [lane.key for lane in lanes]]
-            execute(using, statements.WAIT_FOR_KEYS, params)
+            execute(using, sql.lanes.WAIT_FOR_KEYS, params)
             return
         self.refused = self._try(lanes)
         for pause in pauses:
@@ -82,7 +82,7 @@ class Locked:
 
 def try_keys(using: str, queue: str, keys: Collection[str]) -> tuple[set[str], int]:
     """Lock those of these keys that nobody else holds; also the oldest transaction still under way."""
-    answers = rows(using, statements.TRY_KEYS, [queue, text_array(sorted(keys))])
+    answers = rows(using, sql.lanes.TRY_KEYS, [queue, text_array(sorted(keys))])
     return {key for key, ours, _ in answers if ours}, min((xmin for *_, xmin in answers), default=0)
 
 
@@ -103,9 +103,9 @@ def _release(using: str, lanes: Collection[Lane], leaves: Mapping[str, str] | No
     locked: set[Lane] = set()
     woken: set[str] = set()
     for (queue, policy), keys in grouped.items():
-        statement = statements.RELEASE_LANES if policy == ORDERED else statements.RELEASE_RUNNING
+        statement = sql.lanes.RELEASE_LANES if policy == ORDERED else sql.lanes.RELEASE_RUNNING
         params = {"queue": queue, "policy": policy, "keys": text_array(sorted(keys))}
-        waiting = claimed_rows(using, statements.at(leaves[queue], statement), params, by_name=policy == ORDERED)
+        waiting = claimed_rows(using, sql.parts.at(leaves[queue], statement), params, by_name=policy == ORDERED)
         left = {Lane(queue, policy, key) for key, is_locked in waiting if is_locked}
         locked |= left
         # Of lanes that are not ordered only held jobs are looked for, not those that can be fetched. A lane that is
@@ -136,7 +136,7 @@ def release_later(using: str, lanes: Collection[Lane]) -> None:
     never taken for a stranded one.
     """
     params = [text_array(column) for column in zip(*sorted(lanes), strict=True)]
-    pending = [id for (id,) in rows(using, statements.REMEMBER_LANES, params)]
+    pending = [id for (id,) in rows(using, sql.lanes.REMEMBER_LANES, params)]
     after_commit(using, partial(_release_pending, using, pending))
 
 
@@ -150,7 +150,7 @@ def release_pending(*, using: str | None = None) -> int:
 
 def release_pending_of(queue: str | None, using: str) -> int:
     """The same for one queue: what a fetch calls that finds nothing."""
-    return _release_pending(using, [id for (id,) in rows(using, statements.PENDING_IDS, [queue])])
+    return _release_pending(using, [id for (id,) in rows(using, sql.lanes.PENDING_IDS, [queue])])
 
 
 def _release_pending(using: str, pending: list[int]) -> int:
@@ -160,14 +160,14 @@ def _release_pending(using: str, pending: list[int]) -> int:
 
 def _release_some(using: str, ids: list[int]) -> int:
     """Try these pending releases; how many lanes were released."""
-    found = rows(using, statements.PENDING_LANES, [ids])
+    found = rows(using, sql.lanes.PENDING_LANES, [ids])
     pending = {Lane(*lane) for _, *lane in found}
     locked = Locked(using, pending, pauses=())
     if not pending or locked.later:  # later: inside a caller's strict transaction, which cannot judge a lane
         return 0
     left = locked.refused | _release(using, pending - locked.refused)
     if done := [id for id, *lane in found if Lane(*lane) not in left]:
-        execute(using, statements.FORGET_LANES, [done])
+        execute(using, sql.lanes.FORGET_LANES, [done])
     return len(pending - left)
 
 

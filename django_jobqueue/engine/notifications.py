@@ -21,7 +21,7 @@ from ..conf import get_settings
 from ..exceptions import InvalidOption
 from ..options import YEAR, check_seconds
 from .databases import own_connection
-from .sql import statements
+from .sql.send import NOTIFY
 from .transactions import T, after_commit, execute, joins, rows
 
 logger = logging.getLogger("django_jobqueue")
@@ -189,7 +189,7 @@ class _WakeUp:
             return
         self.shared.sent.add(self.queue)
         try:
-            execute(self.using, statements.NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
+            execute(self.using, NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
         except Exception as error:  # the jobs are stored and polling finds them: a lost wake-up only costs time
             _say_unnotified(self.using, self.queue, error)
 

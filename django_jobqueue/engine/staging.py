@@ -17,7 +17,7 @@ from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import OCCUPIED, Hold, JobState
 from .databases import database
 from .notifications import CHANNEL
-from .sql.statements import NOW, listed
+from .sql.parts import NOW, listed
 from .transactions import execute
 
 KEEP_STAGED = timedelta(days=1)

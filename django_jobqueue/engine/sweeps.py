@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from ..querysets import JobQuerySet
-from .sql import statements
+from . import sql
 from .transactions import in_transaction, rows
 
 AT_ONCE = 200  # rows of one transaction: no more keys than one may lock
@@ -75,6 +75,6 @@ def found(using: str, which: JobQuerySet, order: tuple[str, ...] = WHERE_RUNNING
 
 def queues_with(using: str, which: str, *, start: str = "") -> list[str]:
     """The queues that have such rows, in the order of their names, beginning with this one."""
-    statement = statements.QUEUES_WITH.format(which=which)
+    statement = sql.maintain.QUEUES_WITH.format(which=which)
     names = in_transaction(using, partial(rows, using, statement))
     return [name for (name,) in names if name >= start]

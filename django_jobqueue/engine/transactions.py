@@ -19,7 +19,7 @@ from psycopg import errors
 
 from ..conf import get_settings
 from . import prepared_statements
-from .sql import statements
+from .sql.session import BEGIN, BEGIN_AT_ONCE, DURABLE, PLAN_OFF, PLAN_ON
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -120,12 +120,12 @@ def _can_go_together(using: str) -> bool:
 def _begin(using: str, first: Sequence[Statement]) -> list[Rows]:
     """Set up the transaction that begins now, and the rows of its first statements."""
     if not first or not _can_go_together(using):
-        execute(using, statements.BEGIN)
+        execute(using, BEGIN)
         return [claimed_rows(using, sql, params) for sql, params in first]
-    start: Sequence[str] = statements.BEGIN_AT_ONCE
+    start: Sequence[str] = BEGIN_AT_ONCE
     if prepared_statements.can_name(using):
         if prepared_statements.is_due(using, first) and joins(connections[using]):
-            execute(using, statements.BEGIN)  # which must come before anything else
+            execute(using, BEGIN)  # which must come before anything else
             start = ()
         first = prepared_statements.by_name(using, first)
     params = [param for _, params in first for param in params]
@@ -145,12 +145,12 @@ def _begin(using: str, first: Sequence[Statement]) -> list[Rows]:
 @contextmanager
 def planned(using: str) -> Iterator[None]:
     """Inside a caller's transaction: plan our statements as we need it, and leave the caller's plans alone."""
-    before = rows(using, statements.PLAN_ON)[0][::2]
+    before = rows(using, PLAN_ON)[0][::2]
     try:
         yield
     finally:
         if _is_usable(using):
-            execute(using, statements.PLAN_OFF, before)
+            execute(using, PLAN_OFF, before)
 
 
 def _is_usable(using: str) -> bool:
@@ -170,7 +170,7 @@ def is_strict(using: str) -> bool:
 def make_durable(using: str) -> None:
     """Inside a caller's transaction that makes claims or results: have its commit survive a crash of the server."""
     if joins(connections[using]):
-        execute(using, f"SELECT {statements.DURABLE}")
+        execute(using, f"SELECT {DURABLE}")
 
 
 def execute(using: str, sql: str, params: Any = None) -> int:

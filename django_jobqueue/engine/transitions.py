@@ -21,11 +21,10 @@ from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
-from . import announcements, capacity
+from . import announcements, capacity, sql
 from .lanes import Lane, Locked, lanes_of
 from .notifications import wake
 from .queues import named
-from .sql import statements
 from .transactions import in_transaction, logger, rows
 
 # What a decision may need to know of a job; its data and history stay where they are.
@@ -149,7 +148,7 @@ def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Lock
         return {}
     for job in jobs:
         check_transition(job, changes[job.pk].state)
-    due = {id: start_after for id, start_after, _ in rows(using, statements.MOVE, _arrays(jobs, changes))}
+    due = {id: start_after for id, start_after, _ in rows(using, sql.transitions.MOVE, _arrays(jobs, changes))}
     _copy_dead(using, [job.pk for job in jobs if changes[job.pk].died])
     locked.release(lanes_of(job for job in jobs if _frees_lane(job, changes[job.pk].state)))
     announcements.moved(using, jobs, changes)
@@ -196,7 +195,7 @@ def _error_chars() -> int:
 def _copy_dead(using: str, ids: list[UUID]) -> None:
     if not ids:
         return
-    copied = rows(using, statements.DEAD_LETTER, [ids, [uuid7() for _ in ids]])
+    copied = rows(using, sql.transitions.DEAD_LETTER, [ids, [uuid7() for _ in ids]])
     wake(using, {queue for queue, _ in copied})
     done = {source for _, source in copied}
     missing = Queue.objects.using(using).filter(dead_letter__isnull=False, jobs__pk__in=set(ids) - done)
@@ -207,4 +206,4 @@ def _copy_dead(using: str, ids: list[UUID]) -> None:
 def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:
     """Stately jobs that cannot wait for a retry, because another of their key already does: and which."""
     stately = [job.pk for job in jobs if job.policy == QueuePolicy.STATELY]
-    return dict(rows(using, statements.RETRYING_BESIDE, [stately])) if stately else {}
+    return dict(rows(using, sql.transitions.RETRYING_BESIDE, [stately])) if stately else {}

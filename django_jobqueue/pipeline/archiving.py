@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, StringType
 from .. import services
 from ..engine.databases import database
 from ..engine.queues import check_exists
-from ..engine.sql import statements
+from ..engine.sql.parts import IS_BLOCKING, listed
 from ..engine.transactions import rows
 from ..exceptions import InvalidOption, LakeProblem
 from ..models import Job, Maintenance
@@ -42,7 +42,7 @@ OLDER_THAN = timedelta(days=7)
 AT_ONCE = 1_000
 CAN_BE_LEFT_OUT = ("data", "output", "error", "attempts", "note", "carried")
 REST = 3.0  # seconds for each second of reading and writing: the past can wait
-ARCHIVABLE = f"state IN {statements.listed(FINAL)} AND NOT ({statements.IS_BLOCKING})"
+ARCHIVABLE = f"state IN {listed(FINAL)} AND NOT ({IS_BLOCKING})"
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('jobqueue archive', 0))"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -20,10 +20,9 @@ from django.db import DatabaseError, connections
 
 from ..claims import Claim
 from ..conf import get_settings
-from ..engine import capacity
+from ..engine import capacity, sql
 from ..engine.databases import own_connection
 from ..engine.notifications import hears, subscribed
-from ..engine.sql import statements
 from ..engine.transactions import rows
 from ..exceptions import QueueNotFound
 from ..identifiers import uuid7
@@ -154,7 +153,7 @@ class Assigner(threading.Thread):
         """Those with the oldest work first."""
         if self.terms.queue is not None:
             return [self.terms.queue]
-        return [name for (name,) in rows(self.terms.using, statements.QUEUES_BY_AGE)]
+        return [name for (name,) in rows(self.terms.using, sql.fetch.QUEUES_BY_AGE)]
 
     def _hold(self, jobs: list[Job]) -> None:
         found = {job.id: job for job in jobs}

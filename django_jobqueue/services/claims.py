@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from ..engine import sql
 from ..engine.lanes import PAUSES, lanes_of
 from ..engine.notifications import wake
 from ..engine.retry_decision import returning
-from ..engine.sql import statements
 from ..engine.transactions import execute, in_transaction
 from ..engine.transitions import Decision, lock, move_each
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
@@ -98,7 +98,7 @@ def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, 
         if found[0].state not in leads_to(JobState.ACTIVE):
             allowed = leads_to(JobState.ACTIVE)
             raise InvalidTransition(job_id=id, state=found[0].state, wanted="rescheduled", allowed=allowed)
-        execute(using, statements.RESCHEDULE, {"moment": moment, "id": id, "queue": found[0].queue_id})
+        execute(using, sql.transitions.RESCHEDULE, {"moment": moment, "id": id, "queue": found[0].queue_id})
         locked.release(lanes_of(found))
         wake(using, [found[0].queue_id])
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-from ..engine.sql import statements
+from ..engine import sql
 from ..engine.transactions import in_transaction, rows
 from ..states import DEAD
 
@@ -28,7 +28,7 @@ FROM f CROSS JOIN LATERAL (
         (array_agg(id ORDER BY seq DESC) FILTER (WHERE dead))[1:1] AS ids,
         (array_agg(DISTINCT queue_id) FILTER (WHERE dead))[1:5] AS queues
     FROM (
-        SELECT id, seq, queue_id, attempt_finished_at AS ended, state IN {statements.listed(DEAD)} AS dead
+        SELECT id, seq, queue_id, attempt_finished_at AS ended, state IN {sql.parts.listed(DEAD)} AS dead
         FROM jobqueue_job WHERE fingerprint = f.fingerprint AND NOT fingerprint = '' ORDER BY seq DESC LIMIT %(jobs)s
     ) latest
 ) g WHERE f.fingerprint IS NOT NULL AND g.number > 0

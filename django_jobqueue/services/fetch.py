@@ -19,13 +19,13 @@ from psycopg.sql import Literal
 
 from ..claims import draw_number
 from ..encoding import check_tags, check_text, decode
+from ..engine import sql
 from ..engine.databases import database
 from ..engine.grouped_reads import check_policy, fetch_grouped
 from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
 from ..engine.notifications import fetch_waiting
 from ..engine.queues import named, no_queue
 from ..engine.refused_keys import refusals_of
-from ..engine.sql import statements
 from ..engine.transactions import (
     READ_COMMITTED,
     Statement,
@@ -107,7 +107,7 @@ class Claimer(NamedTuple):
     lease: float | None
     bookmark: Bookmark | None
     number: int  # of the claims that it makes
-    columns: tuple[str, ...] = statements.CLAIMED
+    columns: tuple[str, ...] = sql.parts.CLAIMED
     leaf: str = ""
     policy: str = ""
 
@@ -116,13 +116,13 @@ class Claimer(NamedTuple):
         return [self.worker, self.incarnation, self.number, self.lease]
 
     def rows(self, statement: str, params: Any, *, by_name: bool = False) -> list[tuple[Any, ...]]:
-        return claimed_rows(self.using, statements.at(self.leaf, statement, self.columns), params, by_name=by_name)
+        return claimed_rows(self.using, sql.parts.at(self.leaf, statement, self.columns), params, by_name=by_name)
 
     def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
         return as_jobs(self.using, self.leaf, self.queue, self.policy, self.number, self.columns, claimed)
 
     def execute(self, statement: str, params: Any) -> int:
-        return execute(self.using, statements.at(self.leaf, statement), params)
+        return execute(self.using, sql.parts.at(self.leaf, statement), params)
 
 
 def fetch(
@@ -160,7 +160,7 @@ def fetch(
         None if lease is None else check_seconds(lease, option="lease", minimum=0.001, maximum=YEAR),
         bookmark,
         draw_number(),
-        statements.CLAIMED if whole else statements.NEEDED,
+        sql.parts.CLAIMED if whole else sql.parts.NEEDED,
     )
     order = None if grouping is None else check_grouping(grouping)
     if wait is None:
@@ -209,7 +209,7 @@ _known: dict[tuple[str, str], _Known] = {}
 
 def _look_at_queue(claimer: Claimer) -> _Known | None:
     """What kind of queue it is; ``None`` while it is paused."""
-    found = rows(claimer.using, statements.LOOK_AT_QUEUE, [claimer.queue])
+    found = rows(claimer.using, sql.fetch.LOOK_AT_QUEUE, [claimer.queue])
     if not found:
         raise no_queue(claimer.queue, claimer.using)
     policy, partition, paused, isolation = found[0]
@@ -220,9 +220,9 @@ def _look_at_queue(claimer: Claimer) -> _Known | None:
 
 def _release_due(claimer: Claimer) -> None:
     """Lift the holds of jobs whose time has come, and give back jobs whose lease ran out."""
-    due, leases = claimer.rows(statements.LOOK_AT_TIMES, [claimer.queue, claimer.queue], by_name=True)[0]
+    due, leases = claimer.rows(sql.fetch.LOOK_AT_TIMES, [claimer.queue, claimer.queue], by_name=True)[0]
     if due:
-        claimer.execute(statements.RELEASE_DUE, [claimer.queue, RELEASED_AT_ONCE])
+        claimer.execute(sql.fetch.RELEASE_DUE, [claimer.queue, RELEASED_AT_ONCE])
     if leases:
         end_leases(claimer.using, claimer.queue)
 
@@ -247,10 +247,10 @@ def _claim_free(claimer: Claimer, known: _Known, limit: int, beyond: Place | Non
     queue, leaf = claimer.queue, claimer.leaf
     picked, params = _picking(claimer.using, queue, known, beyond is not None)
     params = [_stands_for(param, beyond, limit) for param in params]
-    claim = statements.at(leaf, statements.PICK_AND_CLAIM, claimer.columns).format(candidates=picked)
-    given: list[Statement] = [(statements.at(leaf, statements.LOOK_BESIDE), [queue])]
+    claim = sql.parts.at(leaf, sql.fetch.PICK_AND_CLAIM, claimer.columns).format(candidates=picked)
+    given: list[Statement] = [(sql.parts.at(leaf, sql.fetch.LOOK_BESIDE), [queue])]
     if beyond is None:
-        given.append((statements.at(leaf, statements.RELEASE_DUE), [queue, RELEASED_AT_ONCE]))
+        given.append((sql.parts.at(leaf, sql.fetch.RELEASE_DUE), [queue, RELEASED_AT_ONCE]))
     given.append((claim, [*params, *claimer.assignment]))
     try:
         look, *_, claimed = at_once(claimer.using, given)
@@ -418,11 +418,11 @@ def _tagged_candidates(claimer: Claimer, look: Look, limit: int, without: Collec
     queue, tags, keys = claimer.queue, claimer.tags, list(without)
     found: list[tuple[Any, ...]] = []
     if look == Look():
-        found = claimer.rows(statements.TAGGED_IN_FRONT, [queue, max(limit, 100), tags, keys, limit])
+        found = claimer.rows(sql.fetch.TAGGED_IN_FRONT, [queue, max(limit, 100), tags, keys, limit])
     if len(found) < limit:
         seen = [row[1] for row in found]
         params = [tags, queue, seen, keys, *_beyond(look), limit - len(found)]
-        found += claimer.rows(statements.TAGGED, params)
+        found += claimer.rows(sql.fetch.TAGGED, params)
     return [Candidate(*row) for row in found]
 
 
@@ -435,7 +435,7 @@ def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> li
     if not tids:
         return []
     params = [*claimer.assignment, xmin, text_array(tids)]
-    return _in_order(claimer, claimer.rows(statements.CLAIM, params, by_name=True))
+    return _in_order(claimer, claimer.rows(sql.fetch.CLAIM, params, by_name=True))
 
 
 def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
@@ -588,13 +588,13 @@ class _Judge:
     def _look(self, mine: list[Candidate]) -> dict[str, tuple[bool, int | None, bool]]:
         keys = sorted({candidate.key for candidate in mine})
         params = {"queue": self.claimer.queue, "keys": text_array(keys)}
-        found = self.claimer.rows(statements.LOOK_AT_LANES, params, by_name=True)
+        found = self.claimer.rows(sql.lanes.LOOK_AT_LANES, params, by_name=True)
         return {key: (blocked, head, overdue) for key, blocked, head, overdue in found}
 
     def _one_running(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
         keys = sorted({candidate.key for candidate in mine} - self.taken)
         params = {"queue": self.claimer.queue, "policy": self.policy, "keys": keys}
-        busy = {key for key, running in self.claimer.rows(statements.LOOK_AT_RUNNING, params) if running}
+        busy = {key for key, running in self.claimer.rows(sql.lanes.LOOK_AT_RUNNING, params) if running}
         going: dict[str, Candidate] = {}
         held = []
         for candidate in mine:
@@ -607,6 +607,6 @@ class _Judge:
     def _hold(self, held: list[Candidate], blocked: Collection[str]) -> None:
         self.held += len(held)
         if held:
-            self.claimer.execute(statements.HOLD_CANDIDATES, [[candidate.tid for candidate in held]])
+            self.claimer.execute(sql.lanes.HOLD_CANDIDATES, [[candidate.tid for candidate in held]])
         if blocked:
-            self.claimer.execute(statements.HOLD_LANES, [self.claimer.queue, sorted(blocked), HELD_AT_ONCE])
+            self.claimer.execute(sql.lanes.HOLD_LANES, [self.claimer.queue, sorted(blocked), HELD_AT_ONCE])

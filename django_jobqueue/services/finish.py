@@ -13,13 +13,12 @@ from django.db import connections
 from ..claims import Claim
 from ..conf import get_settings
 from ..encoding import clean_output, clean_text
-from ..engine import capacity
+from ..engine import capacity, sql
 from ..engine.databases import database
 from ..engine.lanes import PAUSES, Lane, Locked, leaves_of
 from ..engine.notifications import wake
 from ..engine.queues import named
 from ..engine.retry_decision import Failing, Failure, failing_each, failures, returning
-from ..engine.sql import statements
 from ..engine.transactions import execute, in_transaction, joins
 from ..engine.transitions import Change, Decide, Decision, Moved, move_each
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
@@ -173,7 +172,7 @@ def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) 
         raise JobNotFound(job.pk)
     lane = {Lane(job.queue_id, job.policy, job.singleton_key)} if job.policy in LANED else set()
     locked = Locked(using, lane, pauses=PAUSES)
-    statement = statements.at(leaf_of_job(job, using), statements.COMPLETE_ONE)
+    statement = sql.parts.at(leaf_of_job(job, using), sql.finish.COMPLETE_ONE)
     meant = claim or Claim(job.pk, job.attempt, job.claim_number)
     if not execute(using, statement, [output, job.pk, meant.attempt, meant.number, meant.number]):
         raise _refusal(job, claim, JobState.COMPLETED, leads_to(JobState.COMPLETED), using)

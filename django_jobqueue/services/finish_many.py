@@ -15,12 +15,11 @@ from django.db import connections
 from ..claims import draw_number
 from ..conf import get_settings
 from ..encoding import check_tags, check_text, clean_output
-from ..engine import capacity
+from ..engine import capacity, sql
 from ..engine.databases import database
 from ..engine.lanes import MOST_KEYS, Lane, chunks, release, release_later
 from ..engine.notifications import wake
 from ..engine.retry_decision import Failure
-from ..engine.sql import statements
 from ..engine.transactions import (
     Rows,
     Statement,
@@ -94,7 +93,7 @@ def finish_many(
         check_text(worker, option="worker", max_length=255),
         None if incarnation is None else as_uuid(incarnation, option="incarnation"),
         draw_number() if hand_over else 0,
-        statements.CLAIMED if whole else statements.NEEDED,
+        sql.parts.CLAIMED if whole else sql.parts.NEEDED,
     )
     for (queue, policy), some in groups.items():
         if policy not in LANED:
@@ -153,17 +152,17 @@ def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
     leaf = leaf_of_job(some[0][0], using)
     answers: Rows = []
     if not joins(connections[using]):
-        here = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE), completion_of(some, here=True))]
+        here = [_WAIT_BRIEFLY, (sql.parts.at(leaf, sql.finish.COMPLETE_HERE), completion_of(some, here=True))]
         found = none_if_locked(partial(at_once, using, here))
         answers = found[-1] if found else []
     if len(answers) < len(some):
-        answers += at_once(using, [(statements.at(leaf, statements.COMPLETE), completion_of(some))])[0]
+        answers += at_once(using, [(sql.parts.at(leaf, sql.finish.COMPLETE), completion_of(some))])[0]
     if any(job.came_by_group for job, _ in some):
         wake(using, [some[0][0].queue_id])  # the next of their groups may go
     _sort_out(_account(some, answers, finished, using), finished, using)
 
 
-_WAIT_BRIEFLY: Statement = (statements.WAIT_BRIEFLY, ())
+_WAIT_BRIEFLY: Statement = (sql.session.WAIT_BRIEFLY, ())
 
 
 def _complete_lanes(
@@ -188,7 +187,7 @@ def _complete_without_keys(queue: str, policy: str, some: Pairs, finished: Finis
 
     That is safe, because a fetch that looks at such a lane meanwhile finds it blocked.
     """
-    statement = statements.at(leaf_of_job(some[0][0], using), statements.COMPLETE)
+    statement = sql.parts.at(leaf_of_job(some[0][0], using), sql.finish.COMPLETE)
 
     def work(answers: Rows) -> Rows:
         if ended := {Lane(queue, policy, some[place - 1][0].singleton_key) for place, _ in answers}:
@@ -227,10 +226,10 @@ def _complete_laned(
 
     params = [queue, *completion_of(some, here=here), text_array(job.singleton_key for job, _ in some)]
     if here:
-        first = [_WAIT_BRIEFLY, (statements.at(leaf, statements.COMPLETE_HERE_LANED), params)]
+        first = [_WAIT_BRIEFLY, (sql.parts.at(leaf, sql.finish.COMPLETE_HERE_LANED), params)]
         done = none_if_locked(partial(in_transaction, using, work, first))
     else:
-        done = in_transaction(using, work, [(statements.at(leaf, statements.COMPLETE_LANED), params)])
+        done = in_transaction(using, work, [(sql.parts.at(leaf, sql.finish.COMPLETE_LANED), params)])
     if done is None:
         return some
     answers, ours, claimed = done
@@ -246,8 +245,8 @@ def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, us
     """Claim the next job of each of these lanes, whose job before it was just ended, where that may be."""
     params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
               "incarnation": claimer.incarnation, "number": claimer.number}  # fmt: skip
-    statement = statements.HAND_OVER_HERE if here else statements.HAND_OVER
-    return claimed_rows(using, statements.at(leaf, statement, claimer.columns), params, by_name=True)
+    statement = sql.finish.HAND_OVER_HERE if here else sql.finish.HAND_OVER
+    return claimed_rows(using, sql.parts.at(leaf, statement, claimer.columns), params, by_name=True)
 
 
 def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pairs:

@@ -17,9 +17,9 @@ from django.utils.timezone import localtime
 
 from ..conf import get_settings
 from ..encoding import check_tags
+from ..engine import sql
 from ..engine.databases import database
 from ..engine.queues import check_exists, named
-from ..engine.sql import statements
 from ..engine.transactions import in_transaction, rows
 from ..exceptions import JobNotFound, NotOrdered
 from ..expressions import StatementTimestamp
@@ -355,7 +355,7 @@ def waiting(queues: Iterable[str] | None = None, *, most: int = MOST, using: str
 
 def _counted(state: str, queues: Iterable[str] | None, most: int, using: str) -> list[tuple[Any, ...]]:
     params = {"queues": None if queues is None else list(queues), "most": most}
-    return in_transaction(using, partial(rows, using, statements.WAITING.format(state=state), params))
+    return in_transaction(using, partial(rows, using, sql.inspect.WAITING.format(state=state), params))
 
 
 def total_waiting(queues: Iterable[str] | None = None, *, most: int | None = None, using: str) -> Counter[str]:

@@ -16,13 +16,12 @@ from psycopg.errors import UniqueViolation
 
 from ..conf import get_encoder, get_settings
 from ..encoding import check_tags, check_text, clean_text, encode
-from ..engine import announcements, lanes
+from ..engine import announcements, lanes, sql
 from ..engine.databases import database
 from ..engine.lanes import chunks, lanes_of
 from ..engine.notifications import wake
 from ..engine.queues import check_exists, named, no_queue
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
-from ..engine.sql import statements
 from ..engine.transactions import in_transaction, joins, rows
 from ..engine.transitions import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
@@ -248,7 +247,7 @@ def purge(queue: str, state: str | None = None, *, operator: str = "", using: st
     queue = check_exists(queue, using).name
 
     def work() -> int:
-        gone = rows(using, statements.PURGE, {"queue": queue, "state": state})
+        gone = rows(using, sql.transitions.PURGE, {"queue": queue, "state": state})
         # Which jobs waited behind the deleted ones can only be seen when this is committed.
         if freed := {lanes.Lane(queue, policy, key) for policy, key, *_ in gone if policy in LANED}:
             lanes.release_later(using, freed)

@@ -15,13 +15,12 @@ from django.db.models.lookups import GreaterThan, LessThanOrEqual
 
 from ..conf import get_settings
 from ..encoding import check_text, clean_text
-from ..engine import lanes
+from ..engine import lanes, sql
 from ..engine.databases import database
 from ..engine.lanes import chunks
 from ..engine.notifications import wake
 from ..engine.queues import check_exists
 from ..engine.retry_decision import Failing, failing_each, returning
-from ..engine.sql import statements
 from ..engine.sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
 from ..engine.transactions import execute, in_transaction, logger, rows
 from ..engine.transitions import Change, Decide, Decision, move_each, retrying_beside
@@ -261,17 +260,15 @@ def release_due(*, using: str | None = None) -> dict[str, int]:
     using = database(using)
     limits = bounds()
     counts: Counter[str] = Counter()
-    due = queues_with(using, statements.IS_UNTIL)
+    due = queues_with(using, sql.parts.IS_UNTIL)
     leaves = lanes.leaves_of(using, due)
     for queue in due:
-        release = partial(
-            execute, using, statements.at(leaves[queue], statements.RELEASE_DUE), [queue, RELEASED_AT_ONCE]
-        )
+        release = partial(execute, using, sql.parts.at(leaves[queue], sql.fetch.RELEASE_DUE), [queue, RELEASED_AT_ONCE])
         released = RELEASED_AT_ONCE
         while released == RELEASED_AT_ONCE and not limits.are_reached():
             released = in_transaction(using, release)
             counts[queue] += released
-    for queue in queues_with(using, statements.IS_LEASED):
+    for queue in queues_with(using, sql.parts.IS_LEASED):
         counts[queue] += end_leases(using, queue)
     wake(using, +counts)
     return dict(+counts)
@@ -302,7 +299,9 @@ def _stranded(using: str, limits: Bounds) -> Iterator[lanes.Lane]:
     for policy in sorted(LANED):
         if policy < begin.get("policy", ""):
             continue
-        which = statements.HAS_LANE_IN_ORDER if policy == ORDERED else statements.HAS_LANE_OF_ONE.format(policy=policy)
+        which = (
+            sql.maintain.HAS_LANE_IN_ORDER if policy == ORDERED else sql.maintain.HAS_LANE_OF_ONE.format(policy=policy)
+        )
         queues = queues_with(using, which, start=begin.get("queue", ""))
         leaves = lanes.leaves_of(using, queues)
         for queue in queues:
@@ -319,12 +318,12 @@ def _stranded_in(
     using: str, queue: str, leaf: str, policy: str, after: str | None, limits: Bounds
 ) -> Iterator[tuple[str, list[str]]]:
     """The keys of one queue, some at a time: the last of them, and those in which a job waits for nobody."""
-    statement = statements.STRANDED_IN_ORDER if policy == ORDERED else statements.STRANDED_OF_ONE
+    statement = sql.maintain.STRANDED_IN_ORDER if policy == ORDERED else sql.maintain.STRANDED_OF_ONE
     while True:
         # The empty key is a lane too, where a policy allows it.
-        sql = statements.at(leaf, statement).format(policy=policy, beyond=">=" if after is None else ">")
+        looking = sql.parts.at(leaf, statement).format(policy=policy, beyond=">=" if after is None else ">")
         params = {"queue": queue, "after": after or "", "most": LANES_AT_ONCE}
-        ((number, last, keys),) = in_transaction(using, partial(rows, using, sql, params))
+        ((number, last, keys),) = in_transaction(using, partial(rows, using, looking, params))
         limits.looked(number)
         if number:
             yield last, keys

@@ -12,10 +12,10 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Greatest
 
 from ..conf import get_settings
+from ..engine import sql
 from ..engine.databases import database
 from ..engine.lanes import chunks, leaves_of
 from ..engine.queues import check_exists, named
-from ..engine.sql import statements
 from ..engine.sweeps import AT_ONCE, Bounds, bounds, queues_with
 from ..engine.transactions import execute, in_transaction, rows
 from ..engine.transitions import lock
@@ -77,8 +77,8 @@ def _jobs(using: str) -> JobQuerySet:
 
 def _delete_ended(using: str, name: str | None, limits: Bounds) -> Counter[str]:
     deleted: Counter[str] = Counter()
-    for queue, leaf in _places(using, statements.IS_TO_DELETE, name).items():
-        statement, since, number = statements.at(leaf, statements.DELETE_OLD), "-infinity", DELETED_AT_ONCE
+    for queue, leaf in _places(using, sql.parts.IS_TO_DELETE, name).items():
+        statement, since, number = sql.parts.at(leaf, sql.maintain.DELETE_OLD), "-infinity", DELETED_AT_ONCE
         while number == DELETED_AT_ONCE and not limits.are_reached():
             params = {"queue": queue, "since": since, "most": DELETED_AT_ONCE}
             ((number, since),) = in_transaction(using, partial(rows, using, statement, params))
@@ -111,7 +111,7 @@ def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, 
     """
     using, queue = database(using), named(queue)
     pairs = [(as_uuid(id), check_moment(ended, option="finalized_at")) for id, ended in jobs]
-    statement, deleted = statements.at(leaves_of(using, [queue])[queue], statements.DELETE_ARCHIVED), 0
+    statement, deleted = sql.parts.at(leaves_of(using, [queue])[queue], sql.maintain.DELETE_ARCHIVED), 0
     for some in chunks(pairs, DELETED_AT_ONCE):
         params = {"queue": queue, "ids": [id for id, _ in some], "ended": [ended for _, ended in some]}
         deleted += in_transaction(using, partial(execute, using, statement, params))
@@ -124,8 +124,8 @@ def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, 
 def _delete_overdue(using: str, name: str | None, limits: Bounds) -> Counter[str]:
     """Jobs that were due long ago and that nobody has even let go: few, because whoever fetches does that first."""
     deleted: Counter[str] = Counter()
-    for queue, leaf in _places(using, statements.IS_UNTIL, name).items():
-        statement = statements.at(leaf, statements.OLD_AMONG_OVERDUE)
+    for queue, leaf in _places(using, sql.parts.IS_UNTIL, name).items():
+        statement = sql.parts.at(leaf, sql.maintain.OLD_AMONG_OVERDUE)
         params = {"queue": queue, "most": DELETED_AT_ONCE}
         while not limits.are_reached():
             ids = [id for (id,) in in_transaction(using, partial(rows, using, statement, params))]
@@ -140,7 +140,7 @@ def _delete_waiting(using: str, name: str | None, limits: Bounds) -> Counter[str
     """Fetchable jobs that waited too long; a sweep with bounds goes on where the last one stopped."""
     begin, limits.place = limits.place or {}, None
     deleted: Counter[str] = Counter()
-    for queue, leaf in _places(using, statements.IS_FETCHABLE, name, begin.get("queue", "")).items():
+    for queue, leaf in _places(using, sql.parts.IS_FETCHABLE, name, begin.get("queue", "")).items():
         place = begin if queue == begin.get("queue") else {}
         begin = {}
         for last, ids in _looked_through(using, queue, leaf, place.get("after", _TOP), limits):
@@ -158,7 +158,7 @@ def _looked_through(
     using: str, queue: str, leaf: str, after: list[int], limits: Bounds
 ) -> Iterator[tuple[list[int], list[UUID]]]:
     """The fetchable jobs of a queue in their order, some at a time: how far that was, and which are too old."""
-    statement, number = statements.at(leaf, statements.OLD_AMONG_FETCHABLE), LOOKED_AT_ONCE
+    statement, number = sql.parts.at(leaf, sql.maintain.OLD_AMONG_FETCHABLE), LOOKED_AT_ONCE
     while number == LOOKED_AT_ONCE:
         priority, position = after
         params = {"queue": queue, "priority": priority, "position": position, "most": LOOKED_AT_ONCE}

@@ -13,12 +13,11 @@ from django.db import ProgrammingError
 
 from ..carriers import loading
 from ..encoding import decode
-from ..engine import announcements, given_ids
+from ..engine import announcements, given_ids, sql
 from ..engine.databases import database, explain_missing_tables
 from ..engine.drafts import Checked, check_values
 from ..engine.notifications import wake
 from ..engine.queues import check_exists, named
-from ..engine.sql import statements
 from ..engine.transactions import row_at_once
 from ..exceptions import DuplicateJob, InvalidOption, KeyRequired
 from ..models import Job, Queue
@@ -191,10 +190,10 @@ _PLACEHOLDERS = {
     "data": "%s::jsonb",
     "tags": "%s::text[]",
     "carried": "%s::jsonb",
-    "start_after": statements.START_AFTER,
-    "first_start_after": statements.START_AFTER,
-    "hold": statements.HOLD_UNTIL,
-    "throttle_slot": statements.THROTTLE_SLOT,
+    "start_after": sql.send.START_AFTER,
+    "first_start_after": sql.send.START_AFTER,
+    "hold": sql.send.HOLD_UNTIL,
+    "throttle_slot": sql.send.THROTTLE_SLOT,
 }
 
 
@@ -202,10 +201,10 @@ _PLACEHOLDERS = {
 def _send_sql(given: tuple[str, ...], overridden: tuple[str, ...], keyed: bool, given_id: bool, careful: bool) -> str:
     inherited = [name for name in JOB_OPTIONS if name not in overridden]
     values = [_PLACEHOLDERS.get(name, "%s") for name in given] + ["%s" for _ in overridden]
-    conditions = [statements.NEVER_REFUSED_WITH_KEY if keyed else statements.NEVER_REFUSED]
+    conditions = [sql.send.NEVER_REFUSED_WITH_KEY if keyed else sql.send.NEVER_REFUSED]
     if careful:
-        conditions = [statements.HAS_ITS_KEY] + [statements.UNLESS_ID_EXISTS] * given_id
-    return statements.SEND.format(
+        conditions = [sql.send.HAS_ITS_KEY] + [sql.send.UNLESS_ID_EXISTS] * given_id
+    return sql.send.SEND.format(
         columns=", ".join([*given, *overridden, *inherited]),
         values=", ".join([*values, *(f"q.{name}" for name in inherited)]),
         condition=" AND ".join(conditions),

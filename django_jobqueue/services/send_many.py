@@ -14,13 +14,12 @@ from django.db import IntegrityError, connections, transaction
 from psycopg import errors
 
 from ..carriers import loading
-from ..engine import announcements, given_ids
+from ..engine import announcements, given_ids, sql
 from ..engine.databases import database
 from ..engine.drafts import Checked, check_items
 from ..engine.lanes import chunks
 from ..engine.notifications import wake
 from ..engine.queues import named
-from ..engine.sql import statements
 from ..engine.transactions import Rows, again_after_conflict, in_transaction, joins, rows
 from ..exceptions import DuplicateJob
 from ..models import Job, Queue
@@ -211,7 +210,7 @@ def _in_order_of_keys(queue: Queue, using: str, columns: tuple[str, ...], stored
     slot the first one given goes first.
     """
     unnumbered = list(stored)
-    numbers = rows(using, statements.NUMBERS, [len(unnumbered)])
+    numbers = rows(using, sql.send.NUMBERS, [len(unnumbered)])
     numbered = [(*row, number, number) for row, (number,) in zip(unnumbered, numbers, strict=True)]
     key, id = columns.index("singleton_key"), columns.index("id")
     slot = columns.index("throttle_slot") if "throttle_slot" in columns else None
@@ -229,7 +228,7 @@ def _copy(queue: Queue, jobs: list[Checked], using: str) -> None:
     if _may_collide(queue, jobs):
         columns, stored = _in_order_of_keys(queue, using, columns, stored)
     connection = connections[using]
-    statement = statements.SEND_MANY.format(columns=", ".join(columns))
+    statement = sql.send.SEND_MANY.format(columns=", ".join(columns))
     with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(statement) as copy:
         write = copy.write_row
         for row in stored:
@@ -284,7 +283,7 @@ def _insert(queue: Queue, jobs: list[Checked], using: str) -> set[UUID]:
     one = "(" + ", ".join(["%s"] * len(columns)) + ")"
     stored: set[UUID] = set()
     for some in chunks(list(all_rows), _AT_ONCE):
-        statement = statements.INSERT_OTHERS.format(columns=", ".join(columns), values=", ".join([one] * len(some)))
+        statement = sql.send.INSERT_OTHERS.format(columns=", ".join(columns), values=", ".join([one] * len(some)))
         stored.update(row[0] for row in rows(using, statement, [value for row in some for value in row]))
     return stored
 

@@ -15,9 +15,9 @@ from django.db.models import F, Q
 
 from ..claims import Claim
 from ..encoding import check_text, clean_text
+from ..engine import sql
 from ..engine.databases import database
 from ..engine.retry_decision import returning
-from ..engine.sql import statements
 from ..engine.transactions import execute, in_transaction, rows
 from ..engine.transitions import Change, Decide, Decision
 from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
@@ -123,8 +123,8 @@ WITH mine AS MATERIALIZED (
         SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
             AND claim_number = u.number AND state = '{JobState.ACTIVE}'
         LIMIT 1 FOR UPDATE SKIP LOCKED) m)
-UPDATE jobqueue_job j SET expire_at = {statements.NOW} + j.expire_in_seconds * interval '1 second',
-    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {statements.NOW} ELSE j.heartbeat_at END
+UPDATE jobqueue_job j SET expire_at = {sql.parts.NOW} + j.expire_in_seconds * interval '1 second',
+    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {sql.parts.NOW} ELSE j.heartbeat_at END
 FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
 RETURNING mine.place
 """
@@ -149,7 +149,7 @@ def renew(jobs: Sequence[Job], *, using: str) -> list[Job]:
 
 def load_whole(jobs: Sequence[Job], *, using: str) -> None:
     """All that a claimed job carries, for jobs that were claimed with only what a worker needs."""
-    columns = [name for name in statements.CLAIMED if name not in statements.NEEDED]
+    columns = [name for name in sql.parts.CLAIMED if name not in sql.parts.NEEDED]
     by_id = {job.id: job for job in jobs}
     for row in Job.objects.using(using).filter(pk__in=by_id).values("pk", *columns):
         by_id[row.pop("pk")].__dict__.update(row)
@@ -251,11 +251,11 @@ def server_identity(*, using: str) -> tuple[Any, ...]:
 
 # The first eight digits of a WAL file's name are the timeline, which changes when a standby is promoted.
 _TIMELINE = f"""
-SELECT timeline = here, extract(epoch FROM {statements.NOW} - timeline_at), here
+SELECT timeline = here, extract(epoch FROM {sql.parts.NOW} - timeline_at), here
 FROM jobqueue_maintenance, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) here
 """
 _SEE_TIMELINE = f"""
-UPDATE jobqueue_maintenance SET timeline = %s, timeline_at = CASE WHEN timeline <> '' THEN {statements.NOW} END
+UPDATE jobqueue_maintenance SET timeline = %s, timeline_at = CASE WHEN timeline <> '' THEN {sql.parts.NOW} END
 WHERE timeline <> %s
 """
 

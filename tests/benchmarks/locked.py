@@ -263,7 +263,7 @@ class Stage:
     @contextmanager
     def locked(self, lock: str, lane: Lane) -> Iterator[None]:
         """Another session holds the row or the key until the end of the block."""
-        from django_jobqueue.engine.sql.statements import KEY_HASH
+        from django_jobqueue.engine.sql.lanes import KEY_HASH
 
         with psycopg.connect(self.dsn) as other:
             if lock == "row":

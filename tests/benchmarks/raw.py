@@ -88,13 +88,13 @@ WORKS: dict[str, Callable[[str, int], int]] = {
 
 def _statements(whole: bool) -> tuple[str, str, int]:
     """The fetch, the completion, and where in a fetched row the id is."""
-    from django_jobqueue.engine.sql import statements
+    from django_jobqueue.engine import sql
     from django_jobqueue.partitions import DEFAULT
 
-    columns = statements.CLAIMED if whole else statements.NEEDED
-    fetch = statements.at(DEFAULT, statements.PICK_AND_CLAIM, columns)
+    columns = sql.parts.CLAIMED if whole else sql.parts.NEEDED
+    fetch = sql.parts.at(DEFAULT, sql.fetch.PICK_AND_CLAIM, columns)
     fetch = fetch.format(candidates=f"picked AS MATERIALIZED ({PICK})")
-    return fetch, statements.at(DEFAULT, statements.COMPLETE_HERE), columns.index("id") + 3
+    return fetch, sql.parts.at(DEFAULT, sql.finish.COMPLETE_HERE), columns.index("id") + 3
 
 
 def _array(places: list[str]) -> str:

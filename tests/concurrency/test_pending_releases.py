@@ -18,8 +18,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_jobqueue import services
-from django_jobqueue.engine import lanes
-from django_jobqueue.engine.sql import statements
+from django_jobqueue.engine import lanes, sql
 from django_jobqueue.models import Job, PendingRelease, Queue, Worker
 from django_jobqueue.services import workers
 from django_jobqueue.states import JobState
@@ -79,7 +78,7 @@ def execute(sql: str) -> None:
 
 def lock_key(queue: Queue, key: str = "a") -> None:
     """The lock that everything takes which judges this lane."""
-    scalar(f"SELECT pg_advisory_xact_lock({statements.KEY_HASH.format(key='%s', queue='%s')})::text", key, queue.name)
+    scalar(f"SELECT pg_advisory_xact_lock({sql.lanes.KEY_HASH.format(key='%s', queue='%s')})::text", key, queue.name)
 
 
 def hold(other: Session, what: str, given: Lane) -> None:

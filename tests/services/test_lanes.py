@@ -12,7 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_jobqueue import services
-from django_jobqueue.engine.sql import statements
+from django_jobqueue.engine import sql
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.policies import DelayedHead, QueuePolicy
 from django_jobqueue.states import BLOCKING, FINAL, FailureReason, Hold, JobState
@@ -344,7 +344,7 @@ def test_a_batch_waits_a_moment_for_keys_that_somebody_looks_at(fifo_queue):
 
     with connection.copy().cursor() as other:  # as a fetch does, which found these keys taken
         other.execute("BEGIN")
-        other.execute(statements.TRY_KEYS, [fifo_queue.name, keys[:10]])
+        other.execute(sql.lanes.TRY_KEYS, [fifo_queue.name, keys[:10]])
 
         def watch(execute, sql, params, many, context):
             result = execute(sql, params, many, context)

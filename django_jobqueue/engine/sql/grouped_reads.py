@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...policies import QueuePolicy
 from ...states import DEAD, OCCUPIED, RETRYING, RUNNING, Hold, JobState
-from .statements import IS_ELIGIBLE, IS_FETCHABLE, IS_RUNNING, LEAF, listed
+from .parts import IS_ELIGIBLE, IS_FETCHABLE, IS_RUNNING, LEAF, listed
 
 IN_GROUP = f"group_key <> '' AND state IN {listed(OCCUPIED | DEAD)}"
 _IN_QUEUE = "queue_id = %(queue)s"

@@ -1,0 +1,143 @@
+"""The lanes of a key: who goes first, who is held, and who is released."""
+
+from __future__ import annotations
+
+from ...policies import ORDERED, DelayedHead
+from ...states import Hold, JobState
+from .parts import HAS_ONE_RUNNING, IN_LANE, IS_BLOCKING, IS_RUNNING, LEAF, NOW
+
+KEY_HASH = "hashtextextended({key}, hashtextextended({queue}, 0))"
+
+TRY_KEYS = f"""
+SELECT k.key, pg_try_advisory_xact_lock({KEY_HASH.format(key="k.key", queue="%s")}),
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+FROM unnest(%s::text[]) k(key)
+"""
+
+WAIT_FOR_KEYS = f"""
+SELECT pg_advisory_xact_lock(h) FROM (
+    SELECT DISTINCT {KEY_HASH.format(key="k.key", queue="k.queue")} AS h
+    FROM unnest(%s::text[], %s::text[]) k(queue, key) ORDER BY 1) sorted
+"""
+
+
+# Who goes first in a lane of an ordered queue? With 'pass' a job that is not due does not count; with 'block' it does.
+# One probe per kind of hold, never one OR: that would read the lane. ``ORDER BY hold, seq`` is the index's order. And
+# each probe is a subquery of its own: an EXISTS would become a join that reads all blocking rows of the queue.
+def lowest(hold: str, columns: str = "seq") -> str:
+    return (
+        f"SELECT {columns} FROM {LEAF} WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = k.key"
+        f" AND hold {hold} ORDER BY hold, seq LIMIT 1"
+    )
+
+
+# The first of a lane in the order of that index: one that is held for the lane, else one that is not due, else one that
+# can go. So who has seen one that can go need not look for the others.
+PLACE = "ctid AS tid, seq, priority"
+FIRST = (
+    f"SELECT {PLACE}, hold FROM {LEAF} WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = k.key"
+    " ORDER BY hold, seq LIMIT 1"
+)
+
+_BLOCKS = f"(SELECT delayed_head = '{DelayedHead.BLOCK}' FROM jobqueue_queue WHERE name = %(queue)s)"
+IS_BLOCKED = f"(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND {IS_BLOCKING} AND singleton_key = k.key LIMIT 1)"
+# The first that is not due, where that one counts.
+FIRST_NOT_DUE = f"""(SELECT CASE WHEN {_BLOCKS} THEN ({lowest(f"= '{Hold.UNTIL}'")}) END)"""
+# Due, but its hold is not yet lifted: it counts, and it goes before any later job of its key.
+OVERDUE = f"""(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = '{ORDERED}' AND hold = '{Hold.UNTIL}'
+        AND singleton_key = k.key AND start_after <= {NOW} AND state = '{JobState.CREATED}' AND seq < k.seq
+        ORDER BY start_after LIMIT 1)"""
+
+ANY_DUE = f"""(SELECT start_after <= {NOW} FROM {LEAF} WHERE queue_id = %(queue)s AND hold = '{Hold.UNTIL}'
+        ORDER BY start_after LIMIT 1)"""  # asked once, so that the question above is mostly not asked for each key
+
+# Who blocks, who is first and who is due are asked in one statement, because a hold that is lifted between two would be
+# seen by neither: held for the first, and not overdue for the second.
+LOOK_AT_LANES = f"""
+SELECT k.key, k.blocked, k.seq, (CASE WHEN NOT k.blocked AND {ANY_DUE} THEN {OVERDUE} END) IS NOT NULL
+FROM (SELECT k.key, {IS_BLOCKED} IS NOT NULL AS blocked,
+        CASE WHEN first.hold IS NULL THEN first.seq ELSE
+            LEAST(CASE WHEN first.hold = '{Hold.LANE}' THEN first.seq END, ({lowest("IS NULL")}), {FIRST_NOT_DUE})
+            END AS seq
+    FROM unnest(%(keys)s::text[]) k(key) LEFT JOIN LATERAL ({FIRST}) first ON true OFFSET 0) k
+"""
+
+LOOK_AT_RUNNING = f"""
+SELECT k.key, EXISTS (SELECT 1 FROM {LEAF} WHERE queue_id = %(queue)s AND policy = %(policy)s
+    AND singleton_key = k.key AND {IS_RUNNING})
+FROM unnest(%(keys)s::text[]) k(key)
+"""
+
+HOLD_CANDIDATES = f"""
+UPDATE {LEAF} SET hold = '{Hold.LANE}' WHERE ctid = ANY(%s::tid[])
+"""
+
+# A blocked lane is held as a whole, so that a thousand jobs behind one failure cost one look and not a thousand.
+# Rows that another fetch looks at are left to it: waiting for them could deadlock.
+HOLD_LANES = f"""
+WITH waiting AS MATERIALIZED (
+    SELECT ctid AS tid FROM {LEAF}
+    WHERE queue_id = %s AND {IN_LANE} AND singleton_key = ANY(%s) AND hold IS NULL
+    LIMIT %s FOR UPDATE SKIP LOCKED)
+UPDATE {LEAF} j SET hold = '{Hold.LANE}' FROM waiting WHERE j.ctid = waiting.tid
+"""
+
+# Who goes next in each of these lanes is whoever was seen first, if it can go. If not, it is the lower of that one and
+# the first that can go, unless one that is not due goes before both.
+FIRST_OF_EACH = f"SELECT k.key, first.* FROM unnest(%(keys)s::text[]) k(key) CROSS JOIN LATERAL ({FIRST}) first"
+_OTHER_GOES = f"(k.hold = '{Hold.UNTIL}' OR free.seq < k.seq)"
+
+
+def _lower(column: str) -> str:
+    return f"CASE WHEN {_OTHER_GOES} THEN free.{column} ELSE k.{column} END"
+
+
+HEAD_OF_HELD = f"""
+    SELECT k.key, {_lower("tid")} AS tid, {_lower("seq")} AS seq, {_lower("priority")} AS priority
+    FROM seen k LEFT JOIN LATERAL ({lowest("IS NULL", PLACE)}) free ON true
+    WHERE k.hold IS NOT NULL AND {_lower("seq")} < COALESCE({FIRST_NOT_DUE}, 9223372036854775807)
+"""
+
+# Lifts the hold of the job that goes next in each of these lanes, if there is one. Needs the locks of the keys, taken
+# by an earlier statement: looking and locking in one statement would look with the old snapshot. Returns the lanes in
+# which a job waits, and whether its row was left because another transaction has locked it. The row is found again by
+# its id, because a version that this statement's snapshot does not show may have been locked.
+RELEASE_LANES = f"""
+WITH seen AS MATERIALIZED ({FIRST_OF_EACH}),
+head AS MATERIALIZED ({HEAD_OF_HELD} AND {_OTHER_GOES} IS NOT TRUE AND {IS_BLOCKED} IS NULL),
+got AS MATERIALIZED (
+    SELECT head.key, g.id FROM head CROSS JOIN LATERAL (
+        SELECT id FROM {LEAF} WHERE ctid = head.tid AND state = '{JobState.CREATED}'
+        LIMIT 1 FOR UPDATE SKIP LOCKED) g),
+released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
+SELECT key, key IN (SELECT key FROM head) AND NOT key IN (SELECT key FROM got) FROM seen
+"""
+
+RELEASE_RUNNING = f"""
+WITH head AS MATERIALIZED (
+    SELECT k.key, h.tid FROM unnest(%(keys)s::text[]) k(key) CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM {LEAF} WHERE queue_id = %(queue)s AND {HAS_ONE_RUNNING} AND singleton_key = k.key
+            AND hold = '{Hold.LANE}' ORDER BY priority DESC, position LIMIT 1) h
+    WHERE (SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = %(policy)s
+        AND singleton_key = k.key AND {IS_RUNNING} LIMIT 1) IS NULL),
+got AS MATERIALIZED (
+    SELECT head.key, g.id FROM head CROSS JOIN LATERAL (
+        SELECT id FROM {LEAF} WHERE ctid = head.tid AND hold = '{Hold.LANE}'
+        LIMIT 1 FOR UPDATE SKIP LOCKED) g),
+released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
+SELECT key, NOT key IN (SELECT key FROM got) FROM head
+"""
+
+# Lanes that could not be released by the transaction that ended a job of theirs.
+REMEMBER_LANES = """
+INSERT INTO jobqueue_pendingrelease (queue, policy, singleton_key)
+SELECT * FROM unnest(%s::text[], %s::text[], %s::text[]) RETURNING id
+"""
+PENDING_IDS = "SELECT id FROM jobqueue_pendingrelease WHERE queue = COALESCE(%s, queue) ORDER BY id"
+PENDING_LANES = """
+SELECT id, queue, policy, singleton_key FROM jobqueue_pendingrelease WHERE id = ANY(%s) ORDER BY id
+FOR UPDATE SKIP LOCKED
+"""
+FORGET_LANES = "DELETE FROM jobqueue_pendingrelease WHERE id = ANY(%s)"
+IS_PENDING = """(SELECT true FROM jobqueue_pendingrelease p WHERE p.queue = %(queue)s AND p.singleton_key = k.key
+        LIMIT 1)"""

@@ -1,0 +1,51 @@
+"""What statements on jobs are built from: conditions, and the names of table parts and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from ...policies import ONE_RUNNING, ORDERED
+from ...states import BLOCKING, DEAD, ELIGIBLE, RETRYING, RUNNING, Hold, JobState
+
+LEAF = "JOBS_OF_QUEUE"  # stands for the part of the job table that the queue lies in
+CLAIM_COLUMNS = "CLAIMED_COLUMNS"  # stands for what a claim returns
+
+# What a claimed job carries, and what a worker needs of it when nobody else sees it: to read all costs a third more.
+CLAIMED = (
+    "id", "queue_id", "name", "state", "policy", "attempt", "retry_count", "retry_limit", "priority", "seq",
+    "singleton_key", "group_key", "tags", "assignee", "data", "expire_in_seconds", "heartbeat_seconds",
+    "created_at", "started_at", "assigned_at", "expire_at", "crashes", "carried",
+)  # fmt: skip
+NEEDED = ("id", "name", "attempt", "singleton_key", "data", "expire_in_seconds", "crashes", "carried")
+
+
+@lru_cache(maxsize=2048)
+def at(leaf: str, statement: str, claimed: tuple[str, ...] = CLAIMED) -> str:
+    """The statement for one part of the job table, with these columns of what it claims.
+
+    Rows are found again by ctid, which counts within a part. And no statistics are ever right about the queues and
+    states of a queue's table: where a statement named the whole table and the queue, the planner, once it believed
+    that the queue was empty, read all of it for each batch.
+    """
+    columns = ", ".join(f"j.{name}" for name in claimed)
+    return statement.replace(LEAF, leaf).replace(CLAIM_COLUMNS, f"-j.priority, j.position, j.ctid, {columns}")
+
+
+def listed(values: Iterable[str]) -> str:
+    return "(" + ", ".join(f"'{value}'" for value in sorted(str(value) for value in values)) + ")"
+
+
+NOW = "statement_timestamp()"
+IS_ELIGIBLE = f"state IN {listed(ELIGIBLE)}"
+IS_FETCHABLE = f"{IS_ELIGIBLE} AND hold IS NULL"
+IS_BLOCKING = f"state IN {listed(BLOCKING)} AND policy = '{ORDERED}'"
+IS_BLOCKED_KEY = f"state IN {listed(DEAD)} AND policy = '{ORDERED}'"
+IS_RUNNING = f"state IN {listed(RUNNING)}"
+HAS_ONE_RUNNING = f"policy IN {listed(ONE_RUNNING)}"
+IN_LANE = f"policy = '{ORDERED}' AND state = '{JobState.CREATED}'"
+IS_TO_DELETE = "delete_at IS NOT NULL"
+IS_UNTIL = f"hold = '{Hold.UNTIL}'"
+IS_LANE = f"hold = '{Hold.LANE}'"
+IS_RETRYING = f"state IN {listed(RETRYING)}"
+IS_LEASED = f"state = '{JobState.ACTIVE}' AND lease_until IS NOT NULL"

@@ -1,0 +1,53 @@
+"""Storing jobs."""
+
+from __future__ import annotations
+
+from ...expressions import SEQUENCE
+from ...policies import ORDERED, QueuePolicy
+from ...states import Hold
+from .parts import NOW
+
+# The queue's row is read by the same statement that stores the job: no cache to go stale, no second round trip.
+# {columns} are those this send gives a value to; what the job inherits comes from the queue. No row comes back when
+# there is no such queue, when an ordered queue got no key, or when the id or the policy's slot is taken; the
+# transaction stays usable in each case.
+SEND = """
+INSERT INTO jobqueue_job (queue_id, policy, {columns})
+SELECT q.name, q.policy, {values} FROM jobqueue_queue q WHERE q.name = %s AND {condition}
+{on_conflict}
+RETURNING {returning}
+"""
+# Jobs that no constraint can refuse go in without ON CONFLICT, which would look into every unique index first. Only of
+# the two common policies: to be asked for several takes the planner longer than the rarer ones would gain.
+NEVER_REFUSED = f"q.policy = '{QueuePolicy.STANDARD}'"
+NEVER_REFUSED_WITH_KEY = f"q.policy = '{ORDERED}'"
+HAS_ITS_KEY = f"(q.policy <> '{ORDERED}' OR %s)"
+UNLESS_ID_EXISTS = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = %s)"
+START_AFTER = f"COALESCE(%s::timestamptz, {NOW} + %s * interval '1 second')"
+HOLD_UNTIL = f"CASE WHEN {START_AFTER} > {NOW} THEN '{Hold.UNTIL}' END"
+THROTTLE_SLOT = f"%s || ':' || floor(extract(epoch FROM {NOW}) / %s)"
+
+# The primary key refuses an id twice within a queue only, because it must contain the column of the partitions. So a
+# sender that brings an id locks it, and looks in all queues by a later statement, because the snapshot of the locking
+# one is older than the lock. The text in front keeps these locks apart from those of keys and workers.
+ID_HASH = "hashtextextended('jobqueue id ' || {id}::text, 0)"
+LOCK_ID = f"SELECT pg_advisory_xact_lock({ID_HASH.format(id='%s::uuid')})"
+# Returns the ids that a job has, and locks the others. An id that is taken is not locked: a transaction that sends many
+# known ids would make others wait for nothing, and could deadlock with one that sends them in another order. A stricter
+# transaction locks nothing, because its later statements see nothing new.
+LOCK_FREE_IDS = f"""
+WITH given AS MATERIALIZED (
+    SELECT g.id, {ID_HASH.format(id="g.id")} AS hash,
+        (SELECT true FROM jobqueue_job j WHERE j.id = g.id LIMIT 1) AS is_taken
+    FROM unnest(%s::uuid[]) g(id) ORDER BY hash)
+SELECT id FROM given WHERE CASE WHEN is_taken THEN true
+    WHEN current_setting('transaction_isolation') = 'read committed' THEN pg_advisory_xact_lock(hash) IS NULL
+    ELSE false END
+"""
+
+INSERT_OTHERS = "INSERT INTO jobqueue_job ({columns}) VALUES {values} ON CONFLICT DO NOTHING RETURNING id"
+NUMBERS = f"SELECT nextval('{SEQUENCE}'::regclass) FROM generate_series(1, %s)"
+SEND_MANY = "COPY jobqueue_job ({columns}) FROM STDIN"
+
+# Not by functions: these two need no planner, who would take a fifth of the time.
+NOTIFY = "SET LOCAL synchronous_commit = off; NOTIFY {channel}, {queue}"

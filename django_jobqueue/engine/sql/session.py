@@ -1,0 +1,28 @@
+"""How a transaction of our own is set up: its isolation, its plans, its durability and its patience."""
+
+from __future__ import annotations
+
+# Statistics about the queues and states of the job table are never right. So hot statements run with these settings, which
+# leave the planner the index that has the order asked for.
+PLAN = ("enable_sort", "enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+# In transactions of our own; and a statement that has a name is planned once, not for the values of each call.
+OWN_PLAN = {**dict.fromkeys(PLAN, "off"), "plan_cache_mode": "force_generic_plan"}
+# A claim or a result that a crash of the server forgets would run a job again while it runs, so these commits are
+# durable, whatever the project has chosen for its own. PostgreSQL reads the setting at the commit.
+DURABLE = (
+    "CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END"
+)
+BEGIN_AT_ONCE = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SELECT "
+    + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in OWN_PLAN.items())
+    + f", {DURABLE}",
+)
+BEGIN = "; ".join(BEGIN_AT_ONCE)
+PLAN_ON = "SELECT " + ", ".join(f"current_setting('{n}'), set_config('{n}', 'off', true)" for n in PLAN)
+PLAN_OFF = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in PLAN)
+
+# Each job where its claim put it and in the state it has had since, as nearly all are. They are not locked before the
+# update, which would cost a sixth more: so it waits for whoever has locked one of them, and is told to wait briefly.
+# The state must be no constant to the planner, who would else read all that runs, by its index, for each job.
+WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '50ms', true)"
