@@ -21,7 +21,7 @@ from .engine.transactions import in_transaction, joins, rows
 from .expressions import StatementTimestamp
 from .identifiers import uuid7
 from .models import Job, Maintenance, Worker
-from .services.recover import release_due
+from .services.maintain import release_due
 
 logger = logging.getLogger("django_jobqueue.maintenance")
 

@@ -25,7 +25,7 @@ from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.partitions import DEFAULT
 from django_jobqueue.prometheus import metrics_text
-from django_jobqueue.services.recover import release_due
+from django_jobqueue.services.maintain import release_due
 from django_jobqueue.statistics import RANGES, SUMMARIZE, fill_minutes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("untouched_table")]

@@ -18,7 +18,7 @@ from ..engine.transactions import rows
 from ..expressions import StatementTimestamp
 from ..models import Maintenance, Queue, Schedule, Worker
 from ..partitions import DEFAULT, leaf_of
-from ..services.recover import _stranded
+from ..services.maintain import _stranded
 from .findings import Finding, Level, Limits, ago, counted
 from .work import CAP, MAINTAIN
 

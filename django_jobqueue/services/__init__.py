@@ -22,6 +22,7 @@ from .finish import (
 )
 from .finish_many import Finished, finish_many
 from .inspect import Minute, Stats, activity, aget_job, blocked_keys, get_job, list_jobs, stats, why
+from .maintain import check_lanes, expire, mark_worker_unresponsive, recover_lost, reset_running
 from .operations import advance_operation, begin_operation, resume_operation, stop_operation
 from .operator import Cancellation, Outcome, acancel, cancel, delete, pause, purge, resume, retry, skip
 from .queues import (
@@ -30,13 +31,6 @@ from .queues import (
     delete_queue,
     get_queue,
     update_queue,
-)
-from .recover import (
-    check_lanes,
-    expire,
-    mark_worker_unresponsive,
-    recover_lost,
-    reset_running,
 )
 from .retention import cleanup, delete_archived
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due

@@ -47,7 +47,7 @@ from ..options import YEAR, check_grouping, check_int, check_seconds
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from ..states import JobState
-from .recover import end_leases
+from .maintain import end_leases
 
 MOST_JOBS = 10_000
 RELEASED_AT_ONCE = 1_000

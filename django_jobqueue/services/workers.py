@@ -24,7 +24,7 @@ from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
 from ..models import Job, Maintenance, Worker
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
-from .recover import _expiring, _losing, _sweep
+from .maintain import _expiring, _losing, _sweep
 
 TRIES = 3  # of taking back what somebody else has in hand for the moment
 PROGRESS_CHARS = 255

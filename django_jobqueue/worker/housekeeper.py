@@ -29,7 +29,7 @@ from ..expressions import StatementTimestamp
 from ..maintenance import maintain
 from ..models import Worker
 from ..services import recover_lost, release_pending, workers
-from ..services.recover import somebody_is_gone
+from ..services.maintain import somebody_is_gone
 from ..services.schedules import send_due
 from . import sessions
 from .memory import megabytes_of
