@@ -16,12 +16,12 @@ from django.db.models import Exists, OuterRef
 
 from . import services, statistics
 from .engine.databases import database
+from .engine.recovery import release_due
 from .engine.sweeps import bounded
 from .engine.transactions import in_transaction, joins, rows
 from .expressions import StatementTimestamp
 from .identifiers import uuid7
 from .models import Job, Maintenance, Worker
-from .services.maintain import release_due
 
 logger = logging.getLogger("django_jobqueue.maintenance")
 

@@ -19,13 +19,13 @@ from django.db import connection
 
 from django_jobqueue import maintenance, services
 from django_jobqueue.engine import prepared_statements
+from django_jobqueue.engine.recovery import release_due
 from django_jobqueue.engine.sql.session import BEGIN
 from django_jobqueue.grouping import Grouping
 from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.partitions import DEFAULT
 from django_jobqueue.prometheus import metrics_text
-from django_jobqueue.services.maintain import release_due
 from django_jobqueue.statistics import RANGES, SUMMARIZE, fill_minutes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("untouched_table")]

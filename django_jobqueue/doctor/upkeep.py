@@ -13,12 +13,12 @@ from .. import handlers
 from ..conf import get_settings
 from ..engine import sql
 from ..engine.lanes import Lane
+from ..engine.recovery import find_stranded
 from ..engine.sweeps import Bounds
 from ..engine.transactions import rows
 from ..expressions import StatementTimestamp
 from ..models import Maintenance, Queue, Schedule, Worker
 from ..partitions import DEFAULT, leaf_of
-from ..services.maintain import _stranded
 from .findings import Finding, Level, Limits, ago, counted
 from .work import CAP, MAINTAIN
 
@@ -161,7 +161,7 @@ def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
 def _stranded_now(using: str) -> tuple[set[Lane], bool]:
     """The lanes, and whether there was time for all."""
     bounds = Bounds(until=time.monotonic() + LOOK_SECONDS)
-    return set(_stranded(using, bounds)), not bounds.unfinished
+    return set(find_stranded(using, bounds)), not bounds.unfinished
 
 
 def schedules(using: str, limits: Limits) -> Iterator[Finding]:

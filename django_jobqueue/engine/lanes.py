@@ -22,7 +22,6 @@ from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from . import sql
-from .databases import database
 from .notifications import wake
 from .transactions import T, after_commit, claimed_rows, execute, in_transaction, is_strict, rows, text_array
 
@@ -138,14 +137,6 @@ def release_later(using: str, lanes: Collection[Lane]) -> None:
     params = [text_array(column) for column in zip(*sorted(lanes), strict=True)]
     pending = [id for (id,) in rows(using, sql.lanes.REMEMBER_LANES, params)]
     after_commit(using, partial(_release_pending, using, pending))
-
-
-def release_pending(*, using: str | None = None) -> int:
-    """Release the lanes that earlier transactions could not, and return how many.
-
-    Never waits: what is still locked stays pending. The housekeeping process of a worker calls this every second.
-    """
-    return release_pending_of(None, database(using))
 
 
 def release_pending_of(queue: str | None, using: str) -> int:

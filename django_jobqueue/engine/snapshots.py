@@ -19,7 +19,6 @@ from ..exceptions import InvalidOption
 from ..expressions import IsVisibleIn, RowXid
 from ..models import Job
 from ..states import JobState
-from .databases import database
 from .transactions import rows
 
 J = TypeVar("J", bound=Job)
@@ -65,11 +64,6 @@ class Seen:
 
     def _is_visible(self) -> Q:
         return Q(IsVisibleIn(_CHANGES[self.verb], self.snapshot))
-
-
-def current_snapshot(*, using: str | None = None) -> str:
-    """What is committed now, as text: ask for it before you show jobs, and give it to :func:`begin_operation`."""
-    return str(rows(database(using), "SELECT pg_current_snapshot()::text")[0][0])
 
 
 def check_snapshot(value: object, using: str) -> str:

@@ -9,25 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..conf import get_settings
-from ..expressions import StatementTimestamp
-from ..models import JobWrite, StagedJob
 from ..options import JOB_OPTIONS
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import OCCUPIED, Hold, JobState
-from .databases import database
 from .notifications import CHANNEL
 from .sql.parts import NOW, listed
-from .transactions import execute
 
-KEEP_STAGED = timedelta(days=1)
-KEEP_WRITES = timedelta(days=90)
-FORGOTTEN_AT_ONCE = 50_000
 SHOWN = 5  # jobs that a dry run shows
-_FORGET_ROWS = f"""
-DELETE FROM jobqueue_sentrow WHERE id IN (
-    SELECT id FROM jobqueue_sentrow WHERE seen_at < {NOW} - %s * interval '1 day' ORDER BY seen_at LIMIT %s)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +181,3 @@ COMMIT = Commit(
     tidy=f"DELETE FROM {_STAGED} WHERE write = {{write}}",
     notify=f"SELECT pg_notify('{CHANNEL}', {{queue}})",
 )
-
-
-def forget_staged(*, using: str | None = None) -> int:
-    """Delete what writes of many jobs leave behind, and return how many rows.
-
-    That is what was staged a day ago and never committed, writes committed 90 days ago, and rows of files last seen
-    ``SENT_ROW_DAYS`` ago. Called by maintenance.
-    """
-    using = database(using)
-    forgotten = execute(using, _FORGET_ROWS, [get_settings().SENT_ROW_DAYS, FORGOTTEN_AT_ONCE])
-    staged = StagedJob.objects.using(using).filter(staged_at__lte=StatementTimestamp() - KEEP_STAGED)
-    writes = JobWrite.objects.using(using).filter(committed_at__lte=StatementTimestamp() - KEEP_WRITES)
-    return forgotten + staged._raw_delete(using) + writes._raw_delete(using)

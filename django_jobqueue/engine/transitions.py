@@ -21,7 +21,7 @@ from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
-from . import announcements, capacity, sql
+from . import announcements, capacity, lanes, sql
 from .lanes import Lane, Locked, lanes_of
 from .notifications import wake
 from .queues import named
@@ -207,3 +207,9 @@ def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:
     """Stately jobs that cannot wait for a retry, because another of their key already does: and which."""
     stately = [job.pk for job in jobs if job.policy == QueuePolicy.STATELY]
     return dict(rows(using, sql.transitions.RETRYING_BESIDE, [stately])) if stately else {}
+
+
+def delete_rows(using: str, jobs: list[Job], locked: lanes.Locked) -> None:
+    Job.objects.using(using).filter(pk__in=[job.pk for job in jobs])._raw_delete(using)
+    locked.release(lanes_of(jobs))
+    announcements.deleted(using, jobs)

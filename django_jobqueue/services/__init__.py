@@ -5,12 +5,8 @@ Each is atomic: part of the caller's transaction inside ``atomic()``, otherwise 
 """
 
 from ..claims import Claim
-from ..engine.lanes import release_pending
 from ..engine.retry_decision import Failure
-from ..engine.snapshots import current_snapshot
-from ..engine.staging import forget_staged
-from .backlogs import warn_backlogs
-from .claims import reschedule, set_visibility, touch
+from .claims import set_visibility, touch
 from .fetch import Bookmark, fetch
 from .finish import (
     acknowledge_cancellation,
@@ -22,9 +18,18 @@ from .finish import (
 )
 from .finish_many import Finished, finish_many
 from .inspect import Minute, Stats, activity, aget_job, blocked_keys, get_job, list_jobs, stats, why
-from .maintain import check_lanes, expire, mark_worker_unresponsive, recover_lost, reset_running
-from .operations import advance_operation, begin_operation, resume_operation, stop_operation
-from .operator import Cancellation, Outcome, acancel, cancel, delete, pause, purge, resume, retry, skip
+from .maintain import (
+    check_lanes,
+    cleanup,
+    delete_archived,
+    expire,
+    forget_staged,
+    recover_lost,
+    release_pending,
+    warn_backlogs,
+)
+from .operations import advance_operation, begin_operation, current_snapshot, resume_operation, stop_operation
+from .operator import Cancellation, Outcome, acancel, cancel, delete, pause, purge, reschedule, resume, retry, skip
 from .queues import (
     create_fifo_queue,
     create_queue,
@@ -32,12 +37,11 @@ from .queues import (
     get_queue,
     update_queue,
 )
-from .retention import cleanup, delete_archived
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import asend, send
 from .send_many import Source, asend_many, send_again, send_many
 from .stream import AsyncJobStream, JobStream, astream, close, stream
-from .workers import stop_worker
+from .workers import mark_worker_unresponsive, reset_running, stop_worker
 
 __all__ = [
     "AsyncJobStream",

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
-from ..engine import sql
-from ..engine.lanes import PAUSES, lanes_of
-from ..engine.notifications import wake
+from ..engine.lanes import PAUSES
 from ..engine.retry_decision import returning
-from ..engine.transactions import execute, in_transaction
-from ..engine.transitions import Decision, lock, move_each
+from ..engine.transitions import Decision, move_each
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..models import Job
-from ..options import YEAR, check_moment, check_seconds
+from ..options import YEAR, check_seconds
 from ..policies import ORDERED
-from ..states import ELIGIBLE, RUNNING, JobState, leads_to
+from ..states import ELIGIBLE, RUNNING, JobState
 from .finish import Target, check_claim, check_job, claim_of_job, database_of, id_of
 
 
@@ -80,26 +77,3 @@ def touch(job: Job, *, using: str | None = None) -> JobState:
         now = Job.objects.using(using).filter(pk=job.pk).values_list("attempt", flat=True).first()
         raise ClaimLost(job_id=job.pk, attempt=claim.attempt, now=now)
     return JobState(held.values_list("state", flat=True).get())
-
-
-def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, using: str | None = None) -> None:
-    """Let a waiting job start at another time; those behind it in its lane pass it, if its queue says so.
-
-    Raises ``JobNotFound``, ``InvalidOption`` and, unless it waits, ``InvalidTransition``.
-    """
-    moment = check_moment(start_after)
-    using = database_of(job, using)
-    id = id_of(job)
-
-    def work() -> None:
-        locked, found = lock(using, [id], queue=queue)
-        if not found:
-            raise JobNotFound(id)
-        if found[0].state not in leads_to(JobState.ACTIVE):
-            allowed = leads_to(JobState.ACTIVE)
-            raise InvalidTransition(job_id=id, state=found[0].state, wanted="rescheduled", allowed=allowed)
-        execute(using, sql.transitions.RESCHEDULE, {"moment": moment, "id": id, "queue": found[0].queue_id})
-        locked.release(lanes_of(found))
-        wake(using, [found[0].queue_id])
-
-    in_transaction(using, work)

@@ -25,6 +25,7 @@ from ..engine.grouped_reads import check_policy, fetch_grouped
 from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
 from ..engine.notifications import fetch_waiting
 from ..engine.queues import named, no_queue
+from ..engine.recovery import end_leases
 from ..engine.refused_keys import refusals_of
 from ..engine.transactions import (
     READ_COMMITTED,
@@ -47,7 +48,6 @@ from ..options import YEAR, check_grouping, check_int, check_seconds
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from ..states import JobState
-from .maintain import end_leases
 
 MOST_JOBS = 10_000
 RELEASED_AT_ONCE = 1_000

@@ -1,37 +1,44 @@
-"""What must happen although nobody asks for it: expiry, lost workers, leases that ran out, stranded lanes."""
+"""Background maintenance: expiry, lost workers, retention, stranded lanes, backlogs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
-from django.db.models.functions import Coalesce
-from django.db.models.lookups import GreaterThan, LessThanOrEqual
+from django.db.models import Exists, OuterRef, Q
 
 from ..conf import get_settings
-from ..encoding import check_text, clean_text
+from ..encoding import clean_text
 from ..engine import lanes, sql
 from ..engine.databases import database
-from ..engine.lanes import chunks
-from ..engine.notifications import wake
-from ..engine.queues import check_exists
-from ..engine.retry_decision import Failing, failing_each, returning
-from ..engine.sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
-from ..engine.transactions import execute, in_transaction, logger, rows
-from ..engine.transitions import Change, Decide, Decision, move_each, retrying_beside
-from ..expressions import HasSessionLock, Seconds, StatementTimestamp
+from ..engine.lanes import chunks, leaves_of, release_pending_of
+from ..engine.queues import check_exists, named
+from ..engine.recovery import (
+    UNANSWERED,
+    expiring,
+    find_stranded,
+    grace_is_left,
+    is_gone,
+    jobs_of,
+    live_workers,
+    losing,
+    silencing,
+    sweep,
+)
+from ..engine.retention import DELETED_AT_ONCE, check_ttl, delete_ended, delete_older, delete_overdue, delete_waiting
+from ..engine.sql.parts import NOW
+from ..engine.sweeps import bounds
+from ..engine.transactions import execute, in_transaction, logger
+from ..expressions import Seconds, StatementTimestamp
 from ..identifiers import as_uuid
-from ..models import Job, Worker
-from ..policies import LANED, ORDERED
-from ..querysets import JobQuerySet
-from ..states import FailureReason, JobState
-
-RELEASED_AT_ONCE = 1_000
+from ..models import JobWrite, Queue, StagedJob, Worker
+from ..options import check_moment
+from ..signals import queue_backlog
+from ..states import JobState
+from .inspect import MOST, total_waiting
 
 
 def expire(*, using: str | None = None) -> dict[str, int]:
@@ -44,29 +51,12 @@ def expire(*, using: str | None = None) -> dict[str, int]:
     using = database(using)
     now = StatementTimestamp()
     patience = timedelta(seconds=get_settings().CANCEL_GRACE_SECONDS)
-    alive = Exists(_live_workers(using).filter(_grace_is_left(OuterRef("expire_at")), pk=OuterRef("incarnation")))
-    overdue = _jobs(using).filter(~Q(alive), state=JobState.ACTIVE, expire_at__lte=now)
-    expired = _sweep(using, overdue, partial(_expiring, using))
-    silent = _jobs(using).filter(~Q(alive), state=JobState.CANCELLING, cancel_requested_at__lte=now - patience)
-    _sweep(using, silent, lambda _: lambda _: _UNANSWERED)
+    alive = Exists(live_workers(using).filter(grace_is_left(OuterRef("expire_at")), pk=OuterRef("incarnation")))
+    overdue = jobs_of(using).filter(~Q(alive), state=JobState.ACTIVE, expire_at__lte=now)
+    expired = sweep(using, overdue, partial(expiring, using))
+    silent = jobs_of(using).filter(~Q(alive), state=JobState.CANCELLING, cancel_requested_at__lte=now - patience)
+    sweep(using, silent, lambda _: lambda _: UNANSWERED)
     return expired
-
-
-_UNANSWERED = Change(
-    JobState.UNKNOWN_STOPPED,
-    error="Cancelled, and its worker did not answer.",
-    reason=FailureReason.CANCELLED,
-    outcome="unknown",
-)
-
-
-def _expiring(using: str, jobs: list[Job]) -> Decision:
-    text = "It took longer than the {} seconds it was allowed."
-    seconds = dict(_jobs(using).filter(pk__in=[job.pk for job in jobs]).values_list("pk", "expire_in_seconds"))
-    failing = {
-        job.pk: Failing(text.format(seconds[job.pk]), FailureReason.EXPIRED, dies_as=JobState.EXPIRED) for job in jobs
-    }
-    return failing_each(using, jobs, failing)
 
 
 def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str | None = None) -> dict[str, int]:
@@ -79,205 +69,32 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
     using, incarnations = database(using), [as_uuid(one, option="incarnation") for one in incarnations]
     how = clean_text(how, max_chars=200)
     now = StatementTimestamp()
-    gone = Worker.objects.using(using).filter(_is_gone(), pk=OuterRef("incarnation"))
+    gone = Worker.objects.using(using).filter(is_gone(), pk=OuterRef("incarnation"))
     theirs = Q(incarnation__in=incarnations) | Q(Exists(gone))
-    lost = Counter(_sweep(using, _jobs(using).running().filter(theirs), partial(_losing, using, how)))
-    left = _jobs(using).running().filter(assignee=OuterRef("name"), incarnation=OuterRef("pk"))
-    silent_workers = Worker.objects.using(using).filter(_is_gone() | Q(pk__in=incarnations), stopped_at=None)
+    lost = Counter(sweep(using, jobs_of(using).running().filter(theirs), partial(losing, using, how)))
+    left = jobs_of(using).running().filter(assignee=OuterRef("name"), incarnation=OuterRef("pk"))
+    silent_workers = Worker.objects.using(using).filter(is_gone() | Q(pk__in=incarnations), stopped_at=None)
     silent_workers = silent_workers.exclude(
         Exists(left)
     )  # somebody has one of its jobs in hand: the next sweep sees it
     silent_workers.update(stopped_at=now, exit_text=(how or "its heartbeat stopped")[:255])
     # A living housekeeping process, which is what stores timings, sends the heartbeats of its jobs. When it could not,
     # because the table was locked, it will in a moment.
-    alive = Exists(_live_workers(using).filter(pk=OuterRef("incarnation"), lost_seconds__isnull=False))
-    silent = _jobs(using).filter(
+    alive = Exists(live_workers(using).filter(pk=OuterRef("incarnation"), lost_seconds__isnull=False))
+    silent = jobs_of(using).filter(
         ~Q(alive),
         state=JobState.ACTIVE,
         heartbeat_seconds__isnull=False,
         heartbeat_at__lte=now - Seconds("heartbeat_seconds"),
     )
-    lost.update(_sweep(using, silent, partial(_silencing, using)))
+    lost.update(sweep(using, silent, partial(silencing, using)))
     return dict(lost)
-
-
-def somebody_is_gone(*, using: str) -> bool:
-    """Whether a worker fell silent that nobody has written off yet: a look at a few rows."""
-    return Worker.objects.using(using).filter(_is_gone(), stopped_at=None).exists()
-
-
-def _is_gone() -> Q:
-    """A worker that has stopped, or is silent for too long; what it left running is nobody's.
-
-    Once its session lock is gone it is waited for less long: it has ended, or cannot reach the database and has ended
-    its handlers by then.
-    """
-    unlocked = Q(_is_silent("unlocked_seconds"), has_session_lock=True) & ~Q(HasSessionLock("id"))
-    return Q(stopped_at__isnull=False) | Q(_is_silent("lost_seconds")) | unlocked
-
-
-# The timing of a worker that has not stored its own (an older release, a stream) is taken from our settings.
-_DEFAULTS = {
-    "unlocked_seconds": "WORKER_UNLOCKED_SECONDS",
-    "lost_seconds": "WORKER_LOST_SECONDS",
-    "stop_grace_seconds": "STOP_GRACE_SECONDS",
-}
-
-
-def _timing(name: str) -> Seconds:
-    """One of a worker's own timings; those of a fleet may differ."""
-    return Seconds(Coalesce(name, float(getattr(get_settings(), _DEFAULTS[name]))))
-
-
-def _is_silent(name: str) -> LessThanOrEqual:
-    return LessThanOrEqual(F("heartbeat_at"), StatementTimestamp() - _timing(name))
-
-
-def _live_workers(using: str) -> QuerySet[Worker]:
-    return Worker.objects.using(using).filter(~Q(_is_silent("lost_seconds")), stopped_at=None)
-
-
-def _grace_is_left(expire_at: Any) -> Any:
-    """Whether the worker may still be stopping a handler whose time is used up then."""
-    return GreaterThan(expire_at, StatementTimestamp() - _timing("stop_grace_seconds"))
-
-
-def _losing(using: str, how: str, jobs: list[Job]) -> Decision:
-    def text(job: Job) -> str:
-        return f"Worker {job.assignee or 'without a name'} {how or 'vanished'}, attempt {job.attempt}."
-
-    return _lost(using, jobs, text, FailureReason.WORKER_LOST, crashed=True)
-
-
-def _silencing(using: str, jobs: list[Job]) -> Decision:
-    def text(job: Job) -> str:
-        return f"No heartbeat in time from worker {job.assignee or 'without a name'}, attempt {job.attempt}."
-
-    return _lost(using, jobs, text, FailureReason.HEARTBEAT, crashed=True)
-
-
-def _lost(using: str, jobs: list[Job], text: Callable[[Job], str], reason: FailureReason, *, crashed: bool) -> Decision:
-    failing = {job.pk: Failing(text(job), reason, waits_as=JobState.UNKNOWN_RETRY, crashed=crashed) for job in jobs}
-    judged = failing_each(using, jobs, failing)
-
-    def decision(job: Job) -> Change | None:
-        if job.state == JobState.CANCELLING:
-            return Change(JobState.UNKNOWN_STOPPED, error=text(job), reason=FailureReason.CANCELLED, outcome="unknown")
-        return judged(job)
-
-    return decision
-
-
-def mark_worker_unresponsive(worker: str, *, using: str | None = None) -> dict[str, int]:
-    """Take all jobs of this worker back without a charge, and return how many of each queue.
-
-    Raises ``InvalidOption`` without a name. A worker without jobs is no error.
-    """
-    check_text(worker, option="worker", max_length=255, required=True)
-    using = database(using)
-    return _take_back(using, lambda: _jobs(using).running().assigned_to(worker), f"Worker {worker} does not respond.")
-
-
-def reset_running(queue: str | None = None, *, using: str | None = None) -> dict[str, int]:
-    """Take every running job back without a charge, in one transaction, and return how many of each queue.
-
-    For a start after all workers were stopped: nobody works on them any more.
-    """
-    using = database(using)
-
-    name = None if queue is None else check_exists(queue, using).name
-
-    def running() -> JobQuerySet:
-        return _jobs(using).running() if name is None else _jobs(using).running().in_queue(name)
-
-    return _take_back(using, running, "Reset while it was running.")
-
-
-def _take_back(using: str, which: Callable[[], JobQuerySet], text: str) -> dict[str, int]:
-    """All of them in one transaction, or in the caller's."""
-
-    def work() -> dict[str, int]:
-        ids = list(which().values_list("pk", flat=True))
-        moved = move_each(using, ids, partial(_uncharged, using, text))
-        return dict(Counter(job.queue_id for job in moved.jobs if job.pk in moved.changes))
-
-    return in_transaction(using, work)
-
-
-def _uncharged(using: str, text: str, jobs: list[Job]) -> Decision:
-    beside = retrying_beside(using, jobs)
-
-    def decision(job: Job) -> Change | None:
-        if job.state == JobState.CANCELLING:
-            return Change(JobState.UNKNOWN_STOPPED, error=text, reason=FailureReason.CANCELLED, outcome="unknown")
-        if job.state != JobState.ACTIVE:
-            return None
-        if job.pk in beside:
-            return Change(JobState.FAILED, error=text, reason=FailureReason.RETRY_TAKEN, outcome="unknown", died=True)
-        return Change(JobState.UNKNOWN_RETRY, delay=0, error=text, reason=FailureReason.WORKER_LOST, outcome="unknown")
-
-    return decision
-
-
-def end_leases(using: str, queue: str) -> int:
-    """Give back, uncharged, the jobs of this queue whose lease ran out."""
-    over = _jobs(using).in_queue(queue).filter(state=JobState.ACTIVE, lease_until__lte=StatementTimestamp())
-    returned = _sweep(using, over, partial(returning, using, "its lease ran out", None), ("lease_until",))
-    return sum(returned.values())
 
 
 # ------------------------------------------------------------------------------------------------------- the sweeps
 
 
-def _jobs(using: str) -> JobQuerySet:
-    return Job.objects.using(using).all()
-
-
-def _sweep(using: str, which: JobQuerySet, decide: Decide, order: tuple[str, ...] = WHERE_RUNNING) -> dict[str, int]:
-    """Move all jobs that are meant, a bounded number at a time, passing over what somebody else has in hand."""
-    counts: Counter[str] = Counter()
-    limits = bounds()
-
-    def judged(jobs: list[Job]) -> Decision:
-        still = set(which.filter(pk__in=[job.pk for job in jobs]).values_list("pk", flat=True))
-        meant = [job for job in jobs if job.pk in still]
-        decision = decide(meant)
-        return lambda job: decision(job) if job.pk in still else None
-
-    for ids in chunks(found(using, which, order), AT_ONCE):
-        if limits.are_reached():
-            break
-        moved = move_each(using, ids, judged, skip_locked=True)
-        counts.update(job.queue_id for job in moved.jobs if job.pk in moved.changes)
-    return dict(counts)
-
-
-def release_due(*, using: str | None = None) -> dict[str, int]:
-    """Let go the waiting jobs whose time has come and take back those whose lease ran out; how many of each queue.
-
-    A fetch does so too, for its own queue; this is for queues that nobody fetches from at the moment.
-    """
-    using = database(using)
-    limits = bounds()
-    counts: Counter[str] = Counter()
-    due = queues_with(using, sql.parts.IS_UNTIL)
-    leaves = lanes.leaves_of(using, due)
-    for queue in due:
-        release = partial(execute, using, sql.parts.at(leaves[queue], sql.fetch.RELEASE_DUE), [queue, RELEASED_AT_ONCE])
-        released = RELEASED_AT_ONCE
-        while released == RELEASED_AT_ONCE and not limits.are_reached():
-            released = in_transaction(using, release)
-            counts[queue] += released
-    for queue in queues_with(using, sql.parts.IS_LEASED):
-        counts[queue] += end_leases(using, queue)
-    wake(using, +counts)
-    return dict(+counts)
-
-
 # ----------------------------------------------------------------------------------------------------- the law of lanes
-
-
-LANES_AT_ONCE = 1_000
 
 
 def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
@@ -286,47 +103,102 @@ def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
     A lane whose release is pending is not stranded.
     """
     using = database(using)
-    stranded = sorted(_stranded(using, bounds()))
+    stranded = sorted(find_stranded(using, bounds()))
     if stranded:
         logger.error("released stranded lanes", extra={"lanes": [tuple(lane) for lane in stranded]})
         lanes.release_each(using, stranded)
     return stranded
 
 
-def _stranded(using: str, limits: Bounds) -> Iterator[lanes.Lane]:
-    """Lane by lane through all policies and queues; a sweep with bounds goes on where the last one stopped."""
-    begin, limits.place = limits.place or {}, None
-    for policy in sorted(LANED):
-        if policy < begin.get("policy", ""):
-            continue
-        which = (
-            sql.maintain.HAS_LANE_IN_ORDER if policy == ORDERED else sql.maintain.HAS_LANE_OF_ONE.format(policy=policy)
-        )
-        queues = queues_with(using, which, start=begin.get("queue", ""))
-        leaves = lanes.leaves_of(using, queues)
-        for queue in queues:
-            after = begin.get("after") if queue == begin.get("queue") else None
-            begin = {}
-            for last, keys in _stranded_in(using, queue, leaves[queue], policy, after, limits):
-                yield from (lanes.Lane(queue, policy, key) for key in keys)
-                if limits.stops_looking(policy=policy, queue=queue, after=last):
-                    return
-        begin = {}
+def cleanup(
+    ttl: float | timedelta | None = None, *, queue: str | None = None, using: str | None = None
+) -> dict[str, int]:
+    """Delete old jobs and return how many of each queue; never one that blocks an ordered key, or waits behind one.
+
+    With ``ttl`` completed jobs older than that and nothing else; without it, what the jobs' own retention says:
+    finished and failed jobs, and jobs that waited too long. With ``JOBQUEUE["ARCHIVE"]`` finished jobs are left to the
+    archive. Raises ``InvalidOption`` for a ``ttl`` that is not more than zero.
+    """
+    using = database(using)
+    name = None if queue is None else check_exists(queue, using).name
+    limits = bounds()
+    if ttl is not None:
+        return dict(delete_older(using, name, check_ttl(ttl), limits))
+    deleted: Counter[str] = Counter()
+    if not get_settings().ARCHIVE:
+        deleted += delete_ended(using, name, limits)
+    deleted += delete_overdue(using, name, limits)
+    deleted += delete_waiting(using, name, limits)
+    return dict(deleted)
 
 
-def _stranded_in(
-    using: str, queue: str, leaf: str, policy: str, after: str | None, limits: Bounds
-) -> Iterator[tuple[str, list[str]]]:
-    """The keys of one queue, some at a time: the last of them, and those in which a job waits for nobody."""
-    statement = sql.maintain.STRANDED_IN_ORDER if policy == ORDERED else sql.maintain.STRANDED_OF_ONE
-    while True:
-        # The empty key is a lane too, where a policy allows it.
-        looking = sql.parts.at(leaf, statement).format(policy=policy, beyond=">=" if after is None else ">")
-        params = {"queue": queue, "after": after or "", "most": LANES_AT_ONCE}
-        ((number, last, keys),) = in_transaction(using, partial(rows, using, looking, params))
-        limits.looked(number)
-        if number:
-            yield last, keys
-        if number < LANES_AT_ONCE:
-            return
-        after = last
+def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, using: str | None = None) -> int:
+    """Delete finished jobs that the archive has verified, each given with the time it ended; return how many.
+
+    One that was given another attempt meanwhile, blocks a key, or is in somebody's hands stays. Raises
+    ``InvalidOption`` for what is no id or no time.
+    """
+    using, queue = database(using), named(queue)
+    pairs = [(as_uuid(id), check_moment(ended, option="finalized_at")) for id, ended in jobs]
+    statement, deleted = sql.parts.at(leaves_of(using, [queue])[queue], sql.maintain.DELETE_ARCHIVED), 0
+    for some in chunks(pairs, DELETED_AT_ONCE):
+        params = {"queue": queue, "ids": [id for id, _ in some], "ended": [ended for _, ended in some]}
+        deleted += in_transaction(using, partial(execute, using, statement, params))
+    return deleted
+
+
+def warn_backlogs(*, using: str | None = None) -> dict[str, int]:
+    """Queues with more waiting jobs than their ``warning_queue_size``: a log line and a signal for each.
+
+    Far more than a hundred thousand are not counted to the end.
+    """
+    using = database(using)
+    watched = {queue.name: queue for queue in Queue.objects.using(using).filter(warning_queue_size__isnull=False)}
+    if not watched:
+        return {}
+    largest = max(queue.warning_queue_size or 0 for queue in watched.values())
+    numbers = total_waiting(watched, most=max(MOST, largest + 1), using=using)
+    backlogs = {
+        name: numbers[name] for name, queue in watched.items() if numbers[name] > (queue.warning_queue_size or 0)
+    }
+    for name, size in backlogs.items():
+        queue = watched[name]
+        logger.warning("backlog", extra={"queue": name, "waiting": size, "limit": queue.warning_queue_size})
+        queue_backlog.send_robust(sender=Queue, queue=queue, waiting=size)
+    return backlogs
+
+
+def release_pending(*, using: str | None = None) -> int:
+    """Release the lanes that earlier transactions could not, and return how many.
+
+    Never waits: what is still locked stays pending. The housekeeping process of a worker calls this every second.
+    """
+    return release_pending_of(None, database(using))
+
+
+KEEP_STAGED = timedelta(days=1)
+
+
+KEEP_WRITES = timedelta(days=90)
+
+
+FORGOTTEN_AT_ONCE = 50_000
+
+
+_FORGET_ROWS = f"""
+DELETE FROM jobqueue_sentrow WHERE id IN (
+    SELECT id FROM jobqueue_sentrow WHERE seen_at < {NOW} - %s * interval '1 day' ORDER BY seen_at LIMIT %s)
+"""
+
+
+def forget_staged(*, using: str | None = None) -> int:
+    """Delete what writes of many jobs leave behind, and return how many rows.
+
+    That is what was staged a day ago and never committed, writes committed 90 days ago, and rows of files last seen
+    ``SENT_ROW_DAYS`` ago. Called by maintenance.
+    """
+    using = database(using)
+    forgotten = execute(using, _FORGET_ROWS, [get_settings().SENT_ROW_DAYS, FORGOTTEN_AT_ONCE])
+    staged = StagedJob.objects.using(using).filter(staged_at__lte=StatementTimestamp() - KEEP_STAGED)
+    writes = JobWrite.objects.using(using).filter(committed_at__lte=StatementTimestamp() - KEEP_WRITES)
+    return forgotten + staged._raw_delete(using) + writes._raw_delete(using)

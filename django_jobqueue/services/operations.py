@@ -20,8 +20,8 @@ from ..conf import get_settings
 from ..encoding import check_text, clean_text
 from ..engine import paging
 from ..engine.databases import database
-from ..engine.snapshots import CHANGED, Seen, check_snapshot, current_snapshot
-from ..engine.transactions import in_transaction
+from ..engine.snapshots import CHANGED, Seen, check_snapshot
+from ..engine.transactions import in_transaction, rows
 from ..exceptions import InvalidOption
 from ..expressions import StatementTimestamp
 from ..models import Operation
@@ -210,3 +210,8 @@ def _came_later(operation: Operation, jobs: JobQuerySet | None) -> dict[str, int
     counted = paging.count(later)
     among = {} if counted.among is None else {"came_later_among": counted.among}
     return {"came_later": counted.number, **among}
+
+
+def current_snapshot(*, using: str | None = None) -> str:
+    """What is committed now, as text: ask for it before you show jobs, and give it to :func:`begin_operation`."""
+    return str(rows(database(using), "SELECT pg_current_snapshot()::text")[0][0])

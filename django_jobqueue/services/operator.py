@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -22,16 +23,16 @@ from ..engine.lanes import chunks, lanes_of
 from ..engine.notifications import wake
 from ..engine.queues import check_exists, named, no_queue
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
-from ..engine.transactions import in_transaction, joins, rows
-from ..engine.transitions import Change, Decide, Decision, Moved, lock, move_each, retrying_beside
+from ..engine.transactions import execute, in_transaction, joins, rows
+from ..engine.transitions import Change, Decide, Decision, Moved, delete_rows, lock, move_each, retrying_beside
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
 from ..models import Job, Operation, Queue
-from ..options import check_state
+from ..options import check_moment, check_state
 from ..policies import LANED, QueuePolicy
-from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState
-from .finish import Target
+from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState, leads_to
+from .finish import Target, database_of, id_of
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()
@@ -209,7 +210,7 @@ def delete(
         for job in jobs:
             if job.state not in FINAL:
                 raise InvalidTransition(job_id=job.pk, state=job.state, wanted="deleted", allowed=FINAL)
-        _delete_rows(using, jobs, locked)
+        delete_rows(using, jobs, locked)
         return [job.pk for job in jobs]
 
     deleted = in_transaction(using, work)
@@ -229,7 +230,7 @@ def delete_each(ids: list[UUID], *, snapshot: str | None = None, using: str) -> 
         refused |= {job.pk: f"it is {job.state}" for job in jobs if job.state not in FINAL}
         refused |= {id: CHANGED for id in later if id not in refused}
         going = [job for job in jobs if job.pk not in refused]
-        _delete_rows(using, going, locked)
+        delete_rows(using, going, locked)
         return Outcome([job.pk for job in going], refused)
 
     return in_transaction(using, work)
@@ -459,12 +460,6 @@ def _ids_of(ids: list[UUID], tags: list[str], queue: str | None, using: str) -> 
     return list(dict.fromkeys([*ids, *tagged.values_list("pk", flat=True)]))
 
 
-def _delete_rows(using: str, jobs: list[Job], locked: lanes.Locked) -> None:
-    Job.objects.using(using).filter(pk__in=[job.pk for job in jobs])._raw_delete(using)
-    locked.release(lanes_of(jobs))
-    announcements.deleted(using, jobs)
-
-
 def _record(
     verb: str,
     note: _Note,
@@ -491,3 +486,26 @@ def _record(
 
 
 acancel = sync_to_async(cancel)
+
+
+def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, using: str | None = None) -> None:
+    """Let a waiting job start at another time; those behind it in its lane pass it, if its queue says so.
+
+    Raises ``JobNotFound``, ``InvalidOption`` and, unless it waits, ``InvalidTransition``.
+    """
+    moment = check_moment(start_after)
+    using = database_of(job, using)
+    id = id_of(job)
+
+    def work() -> None:
+        locked, found = lock(using, [id], queue=queue)
+        if not found:
+            raise JobNotFound(id)
+        if found[0].state not in leads_to(JobState.ACTIVE):
+            allowed = leads_to(JobState.ACTIVE)
+            raise InvalidTransition(job_id=id, state=found[0].state, wanted="rescheduled", allowed=allowed)
+        execute(using, sql.transitions.RESCHEDULE, {"moment": moment, "id": id, "queue": found[0].queue_id})
+        locked.release(lanes_of(found))
+        wake(using, [found[0].queue_id])
+
+    in_transaction(using, work)

@@ -17,6 +17,8 @@ from ..claims import Claim
 from ..encoding import check_text, clean_text
 from ..engine import sql
 from ..engine.databases import database
+from ..engine.queues import check_exists
+from ..engine.recovery import expiring, jobs_of, losing, return_uncharged, sweep
 from ..engine.retry_decision import returning
 from ..engine.transactions import execute, in_transaction, rows
 from ..engine.transitions import Change, Decide, Decision
@@ -24,7 +26,6 @@ from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
 from ..models import Job, Maintenance, Worker
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
-from .maintain import _expiring, _losing, _sweep
 
 TRIES = 3  # of taking back what somebody else has in hand for the moment
 PROGRESS_CHARS = 255
@@ -208,8 +209,8 @@ def recover_dead(
     have locked some of them: try again.
     """
     mine = _held([name], [incarnation], using)
-    taken = _take_back(using, _of(mine, overdue).filter(state=JobState.ACTIVE), partial(_expiring, using))
-    taken += _take_back(using, _of(mine, crashed), partial(_losing, using, how))
+    taken = _take_back(using, _of(mine, overdue).filter(state=JobState.ACTIVE), partial(expiring, using))
+    taken += _take_back(using, _of(mine, crashed), partial(losing, using, how))
     taken += _take_back(using, mine, partial(_returned, using, f"Its worker {how}."))
     if mine.exists():
         raise StillLocked
@@ -232,7 +233,7 @@ def _take_back(using: str, which: JobQuerySet, decide: Decide) -> int:
     """All of them: what another transaction has locked is tried again in a moment."""
     taken = 0
     for tries in range(TRIES):
-        taken += sum(_sweep(using, which, decide).values())
+        taken += sum(sweep(using, which, decide).values())
         if not which.exists():
             break
         time.sleep(0.02 * (tries + 1))
@@ -308,3 +309,30 @@ def report_progress(reports: Sequence[tuple[Job, float | None, str]], *, using: 
             [None if fraction is None else clean_text(text, max_chars=PROGRESS_CHARS) for _, fraction, text in reports],
         ]
         execute(using, _PROGRESS, said)
+
+
+def mark_worker_unresponsive(worker: str, *, using: str | None = None) -> dict[str, int]:
+    """Take all jobs of this worker back without a charge, and return how many of each queue.
+
+    Raises ``InvalidOption`` without a name. A worker without jobs is no error.
+    """
+    check_text(worker, option="worker", max_length=255, required=True)
+    using = database(using)
+    return return_uncharged(
+        using, lambda: jobs_of(using).running().assigned_to(worker), f"Worker {worker} does not respond."
+    )
+
+
+def reset_running(queue: str | None = None, *, using: str | None = None) -> dict[str, int]:
+    """Take every running job back without a charge, in one transaction, and return how many of each queue.
+
+    For a start after all workers were stopped: nobody works on them any more.
+    """
+    using = database(using)
+
+    name = None if queue is None else check_exists(queue, using).name
+
+    def running() -> JobQuerySet:
+        return jobs_of(using).running() if name is None else jobs_of(using).running().in_queue(name)
+
+    return return_uncharged(using, running, "Reset while it was running.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Statistics about the queues and states of the job table are never right. So hot statements run with these settings, which
-# leave the planner the index that has the order asked for.
+# Statistics about the queues and states of the job table are never right. So hot statements run with these settings,
+# which leave the planner the index that has the order asked for.
 PLAN = ("enable_sort", "enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 # In transactions of our own; and a statement that has a name is planned once, not for the values of each call.
 OWN_PLAN = {**dict.fromkeys(PLAN, "off"), "plan_cache_mode": "force_generic_plan"}

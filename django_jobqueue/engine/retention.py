@@ -3,59 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Greatest
 
-from ..conf import get_settings
-from ..engine import sql
-from ..engine.databases import database
-from ..engine.lanes import chunks, leaves_of
-from ..engine.queues import check_exists, named
-from ..engine.sweeps import AT_ONCE, Bounds, bounds, queues_with
-from ..engine.transactions import execute, in_transaction, rows
-from ..engine.transitions import lock
 from ..exceptions import InvalidOption
 from ..expressions import Seconds, StatementTimestamp
-from ..identifiers import as_uuid
 from ..models import Job
-from ..options import check_moment
 from ..policies import ORDERED
 from ..querysets import JobQuerySet
 from ..states import BLOCKING, Hold, JobState
-from .operator import _delete_rows
+from . import sql
+from .lanes import chunks, leaves_of
+from .sweeps import AT_ONCE, Bounds, queues_with
+from .transactions import in_transaction, rows
+from .transitions import delete_rows, lock
 
 DELETED_AT_ONCE = 1_000
+
+
 LOOKED_AT_ONCE = 2_000
 
 
-def cleanup(
-    ttl: float | timedelta | None = None, *, queue: str | None = None, using: str | None = None
-) -> dict[str, int]:
-    """Delete old jobs and return how many of each queue; never one that blocks an ordered key, or waits behind one.
-
-    With ``ttl`` completed jobs older than that and nothing else; without it, what the jobs' own retention says:
-    finished and failed jobs, and jobs that waited too long. With ``JOBQUEUE["ARCHIVE"]`` finished jobs are left to the
-    archive. Raises ``InvalidOption`` for a ``ttl`` that is not more than zero.
-    """
-    using = database(using)
-    name = None if queue is None else check_exists(queue, using).name
-    limits = bounds()
-    if ttl is not None:
-        return dict(_delete_older(using, name, _ttl(ttl), limits))
-    deleted: Counter[str] = Counter()
-    if not get_settings().ARCHIVE:
-        deleted += _delete_ended(using, name, limits)
-    deleted += _delete_overdue(using, name, limits)
-    deleted += _delete_waiting(using, name, limits)
-    return dict(deleted)
-
-
-def _ttl(ttl: object) -> timedelta:
+def check_ttl(ttl: object) -> timedelta:
     if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl == ttl and abs(ttl) < 10**11:
         ttl = timedelta(seconds=ttl)
     if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
@@ -72,10 +46,7 @@ def _jobs(using: str) -> JobQuerySet:
     return Job.objects.using(using).all()
 
 
-# ------------------------------------------------------------------------------------------------------- what ended
-
-
-def _delete_ended(using: str, name: str | None, limits: Bounds) -> Counter[str]:
+def delete_ended(using: str, name: str | None, limits: Bounds) -> Counter[str]:
     deleted: Counter[str] = Counter()
     for queue, leaf in _places(using, sql.parts.IS_TO_DELETE, name).items():
         statement, since, number = sql.parts.at(leaf, sql.maintain.DELETE_OLD), "-infinity", DELETED_AT_ONCE
@@ -86,7 +57,7 @@ def _delete_ended(using: str, name: str | None, limits: Bounds) -> Counter[str]:
     return deleted
 
 
-def _delete_older(using: str, name: str | None, ttl: timedelta, limits: Bounds) -> Counter[str]:
+def delete_older(using: str, name: str | None, ttl: timedelta, limits: Bounds) -> Counter[str]:
     """No index has the time at which jobs ended, so this reads them all: it is for a person, not for every minute."""
     old = _jobs(using).filter(state=JobState.COMPLETED, finalized_at__lte=StatementTimestamp() - ttl)
     if name is not None:
@@ -103,25 +74,7 @@ def _delete_older(using: str, name: str | None, ttl: timedelta, limits: Bounds) 
     return deleted
 
 
-def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, using: str | None = None) -> int:
-    """Delete finished jobs that the archive has verified, each given with the time it ended; return how many.
-
-    One that was given another attempt meanwhile, blocks a key, or is in somebody's hands stays. Raises
-    ``InvalidOption`` for what is no id or no time.
-    """
-    using, queue = database(using), named(queue)
-    pairs = [(as_uuid(id), check_moment(ended, option="finalized_at")) for id, ended in jobs]
-    statement, deleted = sql.parts.at(leaves_of(using, [queue])[queue], sql.maintain.DELETE_ARCHIVED), 0
-    for some in chunks(pairs, DELETED_AT_ONCE):
-        params = {"queue": queue, "ids": [id for id, _ in some], "ended": [ended for _, ended in some]}
-        deleted += in_transaction(using, partial(execute, using, statement, params))
-    return deleted
-
-
-# ------------------------------------------------------------------------------------------------- what still waits
-
-
-def _delete_overdue(using: str, name: str | None, limits: Bounds) -> Counter[str]:
+def delete_overdue(using: str, name: str | None, limits: Bounds) -> Counter[str]:
     """Jobs that were due long ago and that nobody has even let go: few, because whoever fetches does that first."""
     deleted: Counter[str] = Counter()
     for queue, leaf in _places(using, sql.parts.IS_UNTIL, name).items():
@@ -136,7 +89,7 @@ def _delete_overdue(using: str, name: str | None, limits: Bounds) -> Counter[str
     return deleted
 
 
-def _delete_waiting(using: str, name: str | None, limits: Bounds) -> Counter[str]:
+def delete_waiting(using: str, name: str | None, limits: Bounds) -> Counter[str]:
     """Fetchable jobs that waited too long; a sweep with bounds goes on where the last one stopped."""
     begin, limits.place = limits.place or {}, None
     deleted: Counter[str] = Counter()
@@ -188,7 +141,7 @@ def _delete(using: str, ids: list[UUID], old: JobQuerySet) -> Counter[str]:
         locked, jobs = lock(using, ids, skip_locked=True)
         still = set(old.filter(pk__in=[job.pk for job in jobs]).values_list("pk", flat=True))
         jobs = [job for job in jobs if job.pk in still and not (job.policy == ORDERED and job.state in BLOCKING)]
-        _delete_rows(using, jobs, locked)
+        delete_rows(using, jobs, locked)
         return Counter(job.queue_id for job in jobs)
 
     return in_transaction(using, work)

@@ -1,0 +1,233 @@
+"""Jobs that their workers will not finish: expired, lost, silent or leased out; and lanes that are stranded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import GreaterThan, LessThanOrEqual
+
+from ..conf import get_settings
+from ..expressions import HasSessionLock, Seconds, StatementTimestamp
+from ..models import Job, Worker
+from ..policies import LANED, ORDERED
+from ..querysets import JobQuerySet
+from ..states import FailureReason, JobState
+from . import lanes, sql
+from .databases import database
+from .lanes import chunks
+from .notifications import wake
+from .retry_decision import Failing, failing_each, returning
+from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
+from .transactions import execute, in_transaction, rows
+from .transitions import Change, Decide, Decision, move_each, retrying_beside
+
+RELEASED_AT_ONCE = 1_000
+
+
+UNANSWERED = Change(
+    JobState.UNKNOWN_STOPPED,
+    error="Cancelled, and its worker did not answer.",
+    reason=FailureReason.CANCELLED,
+    outcome="unknown",
+)
+
+
+def expiring(using: str, jobs: list[Job]) -> Decision:
+    text = "It took longer than the {} seconds it was allowed."
+    seconds = dict(jobs_of(using).filter(pk__in=[job.pk for job in jobs]).values_list("pk", "expire_in_seconds"))
+    failing = {
+        job.pk: Failing(text.format(seconds[job.pk]), FailureReason.EXPIRED, dies_as=JobState.EXPIRED) for job in jobs
+    }
+    return failing_each(using, jobs, failing)
+
+
+def somebody_is_gone(*, using: str) -> bool:
+    """Whether a worker fell silent that nobody has written off yet: a look at a few rows."""
+    return Worker.objects.using(using).filter(is_gone(), stopped_at=None).exists()
+
+
+def is_gone() -> Q:
+    """A worker that has stopped, or is silent for too long; what it left running is nobody's.
+
+    Once its session lock is gone it is waited for less long: it has ended, or cannot reach the database and has ended
+    its handlers by then.
+    """
+    unlocked = Q(_is_silent("unlocked_seconds"), has_session_lock=True) & ~Q(HasSessionLock("id"))
+    return Q(stopped_at__isnull=False) | Q(_is_silent("lost_seconds")) | unlocked
+
+
+# The timing of a worker that has not stored its own (an older release, a stream) is taken from our settings.
+_DEFAULTS = {
+    "unlocked_seconds": "WORKER_UNLOCKED_SECONDS",
+    "lost_seconds": "WORKER_LOST_SECONDS",
+    "stop_grace_seconds": "STOP_GRACE_SECONDS",
+}
+
+
+def _timing(name: str) -> Seconds:
+    """One of a worker's own timings; those of a fleet may differ."""
+    return Seconds(Coalesce(name, float(getattr(get_settings(), _DEFAULTS[name]))))
+
+
+def _is_silent(name: str) -> LessThanOrEqual:
+    return LessThanOrEqual(F("heartbeat_at"), StatementTimestamp() - _timing(name))
+
+
+def live_workers(using: str) -> QuerySet[Worker]:
+    return Worker.objects.using(using).filter(~Q(_is_silent("lost_seconds")), stopped_at=None)
+
+
+def grace_is_left(expire_at: Any) -> Any:
+    """Whether the worker may still be stopping a handler whose time is used up then."""
+    return GreaterThan(expire_at, StatementTimestamp() - _timing("stop_grace_seconds"))
+
+
+def losing(using: str, how: str, jobs: list[Job]) -> Decision:
+    def text(job: Job) -> str:
+        return f"Worker {job.assignee or 'without a name'} {how or 'vanished'}, attempt {job.attempt}."
+
+    return _lost(using, jobs, text, FailureReason.WORKER_LOST, crashed=True)
+
+
+def silencing(using: str, jobs: list[Job]) -> Decision:
+    def text(job: Job) -> str:
+        return f"No heartbeat in time from worker {job.assignee or 'without a name'}, attempt {job.attempt}."
+
+    return _lost(using, jobs, text, FailureReason.HEARTBEAT, crashed=True)
+
+
+def _lost(using: str, jobs: list[Job], text: Callable[[Job], str], reason: FailureReason, *, crashed: bool) -> Decision:
+    failing = {job.pk: Failing(text(job), reason, waits_as=JobState.UNKNOWN_RETRY, crashed=crashed) for job in jobs}
+    judged = failing_each(using, jobs, failing)
+
+    def decision(job: Job) -> Change | None:
+        if job.state == JobState.CANCELLING:
+            return Change(JobState.UNKNOWN_STOPPED, error=text(job), reason=FailureReason.CANCELLED, outcome="unknown")
+        return judged(job)
+
+    return decision
+
+
+def return_uncharged(using: str, which: Callable[[], JobQuerySet], text: str) -> dict[str, int]:
+    """All of them in one transaction, or in the caller's."""
+
+    def work() -> dict[str, int]:
+        ids = list(which().values_list("pk", flat=True))
+        moved = move_each(using, ids, partial(_uncharged, using, text))
+        return dict(Counter(job.queue_id for job in moved.jobs if job.pk in moved.changes))
+
+    return in_transaction(using, work)
+
+
+def _uncharged(using: str, text: str, jobs: list[Job]) -> Decision:
+    beside = retrying_beside(using, jobs)
+
+    def decision(job: Job) -> Change | None:
+        if job.state == JobState.CANCELLING:
+            return Change(JobState.UNKNOWN_STOPPED, error=text, reason=FailureReason.CANCELLED, outcome="unknown")
+        if job.state != JobState.ACTIVE:
+            return None
+        if job.pk in beside:
+            return Change(JobState.FAILED, error=text, reason=FailureReason.RETRY_TAKEN, outcome="unknown", died=True)
+        return Change(JobState.UNKNOWN_RETRY, delay=0, error=text, reason=FailureReason.WORKER_LOST, outcome="unknown")
+
+    return decision
+
+
+def end_leases(using: str, queue: str) -> int:
+    """Give back, uncharged, the jobs of this queue whose lease ran out."""
+    over = jobs_of(using).in_queue(queue).filter(state=JobState.ACTIVE, lease_until__lte=StatementTimestamp())
+    returned = sweep(using, over, partial(returning, using, "its lease ran out", None), ("lease_until",))
+    return sum(returned.values())
+
+
+def jobs_of(using: str) -> JobQuerySet:
+    return Job.objects.using(using).all()
+
+
+def sweep(using: str, which: JobQuerySet, decide: Decide, order: tuple[str, ...] = WHERE_RUNNING) -> dict[str, int]:
+    """Move all jobs that are meant, a bounded number at a time, passing over what somebody else has in hand."""
+    counts: Counter[str] = Counter()
+    limits = bounds()
+
+    def judged(jobs: list[Job]) -> Decision:
+        still = set(which.filter(pk__in=[job.pk for job in jobs]).values_list("pk", flat=True))
+        meant = [job for job in jobs if job.pk in still]
+        decision = decide(meant)
+        return lambda job: decision(job) if job.pk in still else None
+
+    for ids in chunks(found(using, which, order), AT_ONCE):
+        if limits.are_reached():
+            break
+        moved = move_each(using, ids, judged, skip_locked=True)
+        counts.update(job.queue_id for job in moved.jobs if job.pk in moved.changes)
+    return dict(counts)
+
+
+def release_due(*, using: str | None = None) -> dict[str, int]:
+    """Let go the waiting jobs whose time has come and take back those whose lease ran out; how many of each queue.
+
+    A fetch does so too, for its own queue; this is for queues that nobody fetches from at the moment.
+    """
+    using = database(using)
+    limits = bounds()
+    counts: Counter[str] = Counter()
+    due = queues_with(using, sql.parts.IS_UNTIL)
+    leaves = lanes.leaves_of(using, due)
+    for queue in due:
+        release = partial(execute, using, sql.parts.at(leaves[queue], sql.fetch.RELEASE_DUE), [queue, RELEASED_AT_ONCE])
+        released = RELEASED_AT_ONCE
+        while released == RELEASED_AT_ONCE and not limits.are_reached():
+            released = in_transaction(using, release)
+            counts[queue] += released
+    for queue in queues_with(using, sql.parts.IS_LEASED):
+        counts[queue] += end_leases(using, queue)
+    wake(using, +counts)
+    return dict(+counts)
+
+
+LANES_AT_ONCE = 1_000
+
+
+def find_stranded(using: str, limits: Bounds) -> Iterator[lanes.Lane]:
+    """Lane by lane through all policies and queues; a sweep with bounds goes on where the last one stopped."""
+    begin, limits.place = limits.place or {}, None
+    for policy in sorted(LANED):
+        if policy < begin.get("policy", ""):
+            continue
+        which = (
+            sql.maintain.HAS_LANE_IN_ORDER if policy == ORDERED else sql.maintain.HAS_LANE_OF_ONE.format(policy=policy)
+        )
+        queues = queues_with(using, which, start=begin.get("queue", ""))
+        leaves = lanes.leaves_of(using, queues)
+        for queue in queues:
+            after = begin.get("after") if queue == begin.get("queue") else None
+            begin = {}
+            for last, keys in _stranded_in(using, queue, leaves[queue], policy, after, limits):
+                yield from (lanes.Lane(queue, policy, key) for key in keys)
+                if limits.stops_looking(policy=policy, queue=queue, after=last):
+                    return
+        begin = {}
+
+
+def _stranded_in(
+    using: str, queue: str, leaf: str, policy: str, after: str | None, limits: Bounds
+) -> Iterator[tuple[str, list[str]]]:
+    """The keys of one queue, some at a time: the last of them, and those in which a job waits for nobody."""
+    statement = sql.maintain.STRANDED_IN_ORDER if policy == ORDERED else sql.maintain.STRANDED_OF_ONE
+    while True:
+        # The empty key is a lane too, where a policy allows it.
+        looking = sql.parts.at(leaf, statement).format(policy=policy, beyond=">=" if after is None else ">")
+        params = {"queue": queue, "after": after or "", "most": LANES_AT_ONCE}
+        ((number, last, keys),) = in_transaction(using, partial(rows, using, looking, params))
+        limits.looked(number)
+        if number:
+            yield last, keys
+        if number < LANES_AT_ONCE:
+            return
+        after = last
