@@ -20,7 +20,7 @@ from django.db import DatabaseError, connections
 
 from ..claims import Claim
 from ..conf import get_settings
-from ..engine import capacity, sql
+from ..engine import capacity, sql, workers
 from ..engine.databases import own_connection
 from ..engine.notifications import hears, subscribed
 from ..engine.transactions import rows
@@ -28,7 +28,6 @@ from ..exceptions import QueueNotFound
 from ..identifiers import uuid7
 from ..models import Job, Worker
 from ..states import RUNNING, JobState
-from . import workers
 from .fetch import fetch
 
 logger = logging.getLogger("django_jobqueue")

@@ -14,15 +14,9 @@ from django.db import connections
 from .. import carriers
 from ..conf import Settings, get_settings
 from ..engine.notifications import Listener
+from ..engine.workers import claims_of, give_back_claims, give_back_unheld, seconds_on_timeline, server_identity
 from ..handlers import Handler
 from ..models import Job
-from ..services.workers import (
-    claims_of,
-    give_back_claims,
-    give_back_unheld,
-    seconds_on_timeline,
-    server_identity,
-)
 from ..states import JobState
 from . import sessions
 from .executor import Executor

@@ -24,12 +24,13 @@ from django.db import OperationalError, connections
 
 from .. import __version__
 from ..conf import get_settings
+from ..engine import workers
 from ..engine.databases import own_connection
 from ..engine.recovery import somebody_is_gone
 from ..expressions import StatementTimestamp
 from ..maintenance import maintain
 from ..models import Worker
-from ..services import recover_lost, release_pending, workers
+from ..services import recover_lost, release_pending
 from ..services.schedules import send_due
 from . import sessions
 from .memory import megabytes_of

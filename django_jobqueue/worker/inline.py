@@ -15,9 +15,9 @@ from django.db import connections, transaction
 from psycopg.pq import TransactionStatus
 
 from .. import handlers, services
+from ..engine.workers import report_progress
 from ..handlers import Handler, JobContext, JobExpired
 from ..models import Job
-from ..services.workers import report_progress
 from ..signals import job_started
 from ..states import FailureReason
 from .executor import Around, around, run_atomic, run_plain

@@ -13,11 +13,11 @@ from uuid import UUID
 
 from .. import handlers, services
 from ..engine.lanes import MOST_KEYS
+from ..engine.workers import give_back_unheld, load_whole, renew
 from ..exceptions import QueueNotFound
 from ..handlers import Handler
 from ..models import Job, Queue
 from ..policies import LANED, QueuePolicy
-from ..services.workers import give_back_unheld, load_whole, renew
 from ..signals import job_finished, job_started
 from ..states import FailureReason
 from ..timings import LATE_SECONDS

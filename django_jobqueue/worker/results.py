@@ -12,9 +12,9 @@ from uuid import UUID
 
 from .. import services
 from ..engine.transactions import unless_locked
+from ..engine.workers import report_progress, seconds_until
 from ..exceptions import ClaimLost, InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
-from ..services.workers import report_progress, seconds_until
 from ..signals import job_finished
 from ..states import JobState
 from .outcomes import Completed, Ending, Failed, Late, Recorded, Result, Snoozed, Stopped, Untouched

@@ -8,7 +8,7 @@ import time
 from typing import NamedTuple
 from uuid import UUID
 
-from ..services import workers
+from ..engine import workers
 
 _SLOT = struct.Struct("=16sqd")
 _HEAD = struct.Struct("=dQQQdQ")

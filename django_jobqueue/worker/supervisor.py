@@ -29,8 +29,8 @@ from django.db import connections
 
 from .. import handlers
 from ..conf import get_settings
+from ..engine.workers import Running
 from ..identifiers import uuid7
-from ..services.workers import Running
 from ..timings import KILL_AFTER_SECONDS, TICK_SECONDS
 from . import health, sessions
 from .child import EXIT_DONE, EXIT_GRACE, EXIT_OVERDUE, EXIT_REPLACE, Child

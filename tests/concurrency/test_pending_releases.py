@@ -18,9 +18,8 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_jobqueue import services
-from django_jobqueue.engine import lanes, sql
+from django_jobqueue.engine import lanes, sql, workers
 from django_jobqueue.models import Job, PendingRelease, Queue, Worker
-from django_jobqueue.services import workers
 from django_jobqueue.states import JobState
 from tests.past import ago, rewrite
 

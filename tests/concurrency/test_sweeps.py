@@ -13,8 +13,8 @@ from django.db import connection
 
 from django_jobqueue import services
 from django_jobqueue.engine.recovery import release_due
+from django_jobqueue.engine.workers import move_deadlines
 from django_jobqueue.models import Job, Queue, Worker
-from django_jobqueue.services.workers import move_deadlines
 from django_jobqueue.states import JobState
 from tests.past import ago, rewrite
 

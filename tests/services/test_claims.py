@@ -16,10 +16,9 @@ from django.db import connection, transaction
 
 from django_jobqueue import services
 from django_jobqueue.claims import Claim
-from django_jobqueue.engine import capacity
+from django_jobqueue.engine import capacity, workers
 from django_jobqueue.exceptions import ClaimLost, InvalidOption
 from django_jobqueue.models import Job, Queue
-from django_jobqueue.services import workers
 
 from .lives import now, sent
 

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from django_jobqueue import services
+from django_jobqueue.engine import workers
 from django_jobqueue.exceptions import InvalidOption
 from django_jobqueue.models import Job, Maintenance, Queue, Worker
-from django_jobqueue.services import workers
 
 from ..past import ago
 from .lives import now, refused, sent

@@ -1,0 +1,298 @@
+"""What a worker process writes about itself and about the jobs it holds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import NotSupportedError, ProgrammingError, transaction
+from django.db.models import F, Q
+
+from ..claims import Claim
+from ..encoding import clean_text
+from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
+from ..models import Job, Maintenance, Worker
+from ..querysets import JobQuerySet
+from ..states import FailureReason, JobState
+from . import sql
+from .recovery import expiring, losing, sweep
+from .retry_decision import returning
+from .transactions import execute, in_transaction, rows
+from .transitions import Change, Decide, Decision
+
+TRIES = 3  # of taking back what somebody else has in hand for the moment
+PROGRESS_CHARS = 255
+
+
+# -------------------------------------------------------------------------------------------- the process as such
+
+
+def register(worker: Worker, *, using: str) -> None:
+    """Store the row of a process that begins to work; harmless if that was done already."""
+    Worker.objects.using(using).bulk_create([worker], ignore_conflicts=True)
+
+
+def take_session_locks(incarnations: Iterable[UUID], *, using: str) -> set[UUID]:
+    """Hold, for as long as this session lives, the locks by which others see that these processes are there.
+
+    Returns those that it holds now: a session that is just ending may still have some.
+    """
+    wanted = [str(one) for one in incarnations]
+    if not wanted:
+        return set()
+    locked = f"SELECT w::uuid, pg_try_advisory_lock({WORKER_LOCK.format('w')}) FROM unnest(%s::text[]) w"
+    return {id for id, held in rows(using, locked, [wanted]) if held}
+
+
+def drop_session_lock(incarnation: UUID, *, using: str) -> None:
+    rows(using, f"SELECT pg_advisory_unlock({WORKER_LOCK.format('%s')})", [str(incarnation)])
+
+
+class Beat(NamedTuple):
+    """What a heartbeat found: the processes whose rows stand, and those that somebody asked to stop."""
+
+    alive: set[UUID]
+    stopping: set[UUID]
+
+
+_BEAT = """
+UPDATE jobqueue_worker w SET heartbeat_at = statement_timestamp(), stats = u.stats::jsonb
+FROM unnest(%s::uuid[], %s::text[]) u(id, stats) WHERE w.id = u.id AND w.stopped_at IS NULL
+RETURNING w.id, w.stopping_at IS NOT NULL
+"""
+
+
+def beat(stats: Mapping[UUID, str], *, using: str) -> Beat:
+    """Say that these processes are alive, each with its statistics as JSON; one that was given up is not renewed."""
+    found = rows(using, _BEAT, [list(stats), list(stats.values())])
+    return Beat({id for id, _ in found}, {id for id, stopping in found if stopping})
+
+
+def beat_jobs(names: Sequence[str], incarnations: Sequence[UUID], *, using: str) -> int:
+    """Send the heartbeats of jobs that need one of their own, when a third of their time is over."""
+    silent = _held(names, incarnations, using).filter(heartbeat_seconds__isnull=False)
+    silent = silent.filter(heartbeat_at__lte=StatementTimestamp() - Seconds("heartbeat_seconds") / 3)
+    with transaction.atomic(using=using):  # whoever has one of them in hand must not keep us from the others
+        ids = list(silent.select_for_update(skip_locked=True).values_list("pk", flat=True))
+        return Job.objects.using(using).filter(pk__in=ids).update(heartbeat_at=StatementTimestamp()) if ids else 0
+
+
+def has_ended(incarnation: UUID, how: str, *, using: str) -> None:
+    """Write down that a process is gone; what it left has been taken back before."""
+    mine = Worker.objects.using(using).filter(pk=incarnation, stopped_at=None)
+    mine.update(stopped_at=StatementTimestamp(), exit_text=clean_text(how, max_chars=255))
+
+
+# ---------------------------------------------------------------------------------------------- the jobs it holds
+
+
+def _held(names: Sequence[str], incarnations: Sequence[UUID], using: str) -> JobQuerySet:
+    # Named as well as numbered: the index of what runs begins with the name.
+    return Job.objects.using(using).running().filter(assignee__in=names, incarnation__in=incarnations)
+
+
+def claims_of(name: str, incarnation: UUID, *, using: str) -> dict[Claim, str]:
+    """What the database thinks this process is working on: its claims, and the states of the jobs."""
+    found = _held([name], [incarnation], using).values_list("pk", "attempt", "claim_number", "state")
+    return {Claim(id, attempt, number): state for id, attempt, number, state in found}
+
+
+_RENEW = f"""
+WITH mine AS MATERIALIZED (
+    SELECT m.id, u.queue, u.place
+    FROM unnest(%s::text[], %s::uuid[], %s::int[], %s::bigint[])
+        WITH ORDINALITY u(queue, id, attempt, number, place)
+    CROSS JOIN LATERAL (
+        SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
+            AND claim_number = u.number AND state = '{JobState.ACTIVE}'
+        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
+UPDATE jobqueue_job j SET expire_at = {sql.parts.NOW} + j.expire_in_seconds * interval '1 second',
+    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {sql.parts.NOW} ELSE j.heartbeat_at END
+FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
+RETURNING mine.place
+"""
+
+
+def renew(jobs: Sequence[Job], *, using: str) -> list[Job]:
+    """Give claimed jobs that are begun late their whole time; those whose claim still stands are returned.
+
+    What was claimed is not what is begun: a job that waited may have been recovered, cancelled or completed meanwhile.
+    A row that another transaction has locked is left out, because the others must not wait for it.
+    """
+    if not jobs:
+        return []
+    given: list[list[Any]] = [
+        [job.queue_id for job in jobs],
+        [job.pk for job in jobs],
+        [job.attempt for job in jobs],
+        [job.held_number for job in jobs],
+    ]
+    return [jobs[place - 1] for (place,) in in_transaction(using, partial(rows, using, _RENEW, given))]
+
+
+def load_whole(jobs: Sequence[Job], *, using: str) -> None:
+    """All that a claimed job carries, for jobs that were claimed with only what a worker needs."""
+    columns = [name for name in sql.parts.CLAIMED if name not in sql.parts.NEEDED]
+    by_id = {job.id: job for job in jobs}
+    for row in Job.objects.using(using).filter(pk__in=by_id).values("pk", *columns):
+        by_id[row.pop("pk")].__dict__.update(row)
+
+
+def move_deadlines(names: Sequence[str], incarnations: Sequence[UUID], seconds: float, *, using: str) -> int:
+    """After the database's clock went ahead: what these processes run has as much time left as before."""
+    later = timedelta(seconds=seconds)
+    return _held(names, incarnations, using).update(expire_at=F("expire_at") + later)
+
+
+def give_back_unheld(name: str, incarnation: UUID, held: Iterable[Job], message: str, *, using: str) -> int:
+    """Return, uncharged, what this process has claimed and does not hold: the answer was lost, or it was not begun."""
+    kept = {job.claim for job in held}
+    claimed = claims_of(name, incarnation, using=using)
+    return give_back_claims(name, incarnation, claimed.keys() - kept, message, using=using)
+
+
+def give_back_claims(name: str, incarnation: UUID, claims: Collection[Claim], message: str, *, using: str) -> int:
+    """Return these claims of a process, uncharged; a job that it holds by another claim stays."""
+    mine = _held([name], [incarnation], using)
+    return _take_back(using, _of(mine, claims), partial(_returned, using, message)) if claims else 0
+
+
+def _of(mine: JobQuerySet, claims: Collection[Claim | Running]) -> JobQuerySet:
+    """The jobs of these claims: a number belongs to one fetch, so no two claims of a job share it."""
+    numbers = {claim.number for claim in claims}
+    known = Q(claim_number__in=numbers - {None}) | (Q(claim_number=None) if None in numbers else Q(pk__in=[]))
+    return mine.filter(known, pk__in=[claim.job_id for claim in claims])
+
+
+def _returned(using: str, message: str, jobs: list[Job]) -> Decision:
+    judged = returning(using, message, None, jobs)
+
+    def decision(job: Job) -> Change | None:
+        if job.state == JobState.CANCELLING:
+            return Change(JobState.STOPPED, error=message, reason=FailureReason.CANCELLED, outcome="cancelled")
+        return judged(job)
+
+    return decision
+
+
+def recover_dead(
+    name: str,
+    incarnation: UUID,
+    how: str,
+    *,
+    crashed: Collection[Running] = (),
+    overdue: Collection[Running] = (),
+    using: str,
+) -> int:
+    """Take back the jobs of a process that was seen to end, and return how many.
+
+    ``crashed`` ran when it died by itself and are charged; ``overdue`` had used up their time; the others had not
+    begun, or were ended for no fault of their own, and go back uncharged. Raises ``StillLocked`` if other transactions
+    have locked some of them: try again.
+    """
+    mine = _held([name], [incarnation], using)
+    taken = _take_back(using, _of(mine, overdue).filter(state=JobState.ACTIVE), partial(expiring, using))
+    taken += _take_back(using, _of(mine, crashed), partial(losing, using, how))
+    taken += _take_back(using, mine, partial(_returned, using, f"Its worker {how}."))
+    if mine.exists():
+        raise StillLocked
+    has_ended(incarnation, how, using=using)
+    return taken
+
+
+class Running(NamedTuple):
+    """An attempt that was inside a handler: a job, and the number of its claim."""
+
+    job_id: UUID
+    number: int
+
+
+class StillLocked(Exception):
+    """Other transactions have locked jobs of a dead process."""
+
+
+def _take_back(using: str, which: JobQuerySet, decide: Decide) -> int:
+    """All of them: what another transaction has locked is tried again in a moment."""
+    taken = 0
+    for tries in range(TRIES):
+        taken += sum(sweep(using, which, decide).values())
+        if not which.exists():
+            break
+        time.sleep(0.02 * (tries + 1))
+    return taken
+
+
+def seconds_until(moment: datetime, *, using: str) -> float:
+    """By the database's clock, which is the one that counts."""
+    return max(0.0, float(rows(using, "SELECT extract(epoch FROM %s - statement_timestamp())", [moment])[0][0]))
+
+
+def server_identity(*, using: str) -> tuple[Any, ...]:
+    """What changes when the server is started again, or when another takes its place."""
+    return rows(using, "SELECT pg_postmaster_start_time()")[0]
+
+
+# The first eight digits of a WAL file's name are the timeline, which changes when a standby is promoted.
+_TIMELINE = f"""
+SELECT timeline = here, extract(epoch FROM {sql.parts.NOW} - timeline_at), here
+FROM jobqueue_maintenance, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) here
+"""
+_SEE_TIMELINE = f"""
+UPDATE jobqueue_maintenance SET timeline = %s, timeline_at = CASE WHEN timeline <> '' THEN {sql.parts.NOW} END
+WHERE timeline <> %s
+"""
+
+
+def seconds_on_timeline(*, using: str) -> float:
+    """How long ago a worker first saw that this server was promoted; infinite if that was never seen."""
+    try:
+        found = rows(using, _TIMELINE)
+        if not found:  # no maintenance has run yet
+            Maintenance.objects.using(using).bulk_create([Maintenance()], ignore_conflicts=True)
+            found = rows(using, _TIMELINE)
+        if not found[0][0]:
+            execute(using, _SEE_TIMELINE, [found[0][2], found[0][2]])
+            found = rows(using, _TIMELINE)
+    except (ProgrammingError, NotSupportedError):  # not PostgreSQL itself, or a role that may not ask
+        return math.inf
+    return math.inf if found[0][1] is None else float(found[0][1])
+
+
+def clock(*, using: str) -> float:
+    """The database's time."""
+    return float(rows(using, "SELECT extract(epoch FROM clock_timestamp())")[0][0])
+
+
+_PROGRESS = """
+WITH mine AS MATERIALIZED (
+    SELECT m.id, u.queue, u.progress, u.said
+    FROM unnest(%s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::float8[], %s::text[])
+        u(queue, id, attempt, number, progress, said)
+    CROSS JOIN LATERAL (
+        SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
+            AND (u.number IS NULL OR claim_number = u.number) AND state IN ('active', 'cancelling')
+        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
+UPDATE jobqueue_job j SET progress = COALESCE(mine.progress, j.progress),
+    progress_text = COALESCE(mine.said, j.progress_text),
+    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN statement_timestamp() ELSE j.heartbeat_at END
+FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
+"""
+
+
+def report_progress(reports: Sequence[tuple[Job, float | None, str]], *, using: str) -> None:
+    """Write down how far jobs have come, and that they live; of a claim that was lost nothing is written."""
+    if reports:
+        said: list[list[Any]] = [
+            [job.queue_id for job, _, _ in reports],
+            [job.pk for job, _, _ in reports],
+            [job.claim.attempt if job.claim else job.attempt for job, _, _ in reports],
+            [job.held_number for job, _, _ in reports],
+            [fraction for _, fraction, _ in reports],
+            [None if fraction is None else clean_text(text, max_chars=PROGRESS_CHARS) for _, fraction, text in reports],
+        ]
+        execute(using, _PROGRESS, said)
