@@ -63,7 +63,7 @@ def part(module: str) -> str:
 
 def test_the_package_is_read_as_it_is():
     assert {"states", "services.send", "models.job", "services"} <= set(MODULES)
-    assert "engine.sql.statements" in ours("services.send")
+    assert "engine.sql" in ours("services.send")
     assert "models" in ours("services.send")
     assert "states" in ours("policies")
 
@@ -76,13 +76,29 @@ def test_the_lowest_modules_import_nothing_of_ours(module):
 @pytest.mark.parametrize("module", [module for module in MODULES if part(module) in {"models", "querysets"}])
 def test_models_know_no_verbs(module):
     assert {part(name) for name in ours(module)}.isdisjoint(
-        {"services", "handlers", "schedules", "maintenance", "doctor"} | EDGES
+        {"engine", "services", "handlers", "schedules", "maintenance", "doctor"} | EDGES
     )
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if part(module) == "services"])
 def test_verbs_know_nothing_of_those_who_call_them(module):
     assert {part(name) for name in ours(module)}.isdisjoint({"handlers", "schedules", "maintenance", "doctor"} | EDGES)
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if part(module) == "engine"])
+def test_the_engine_knows_no_verbs(module):
+    above = {"services", "handlers", "schedules", "maintenance", "doctor"} | EDGES
+    assert {part(name) for name in ours(module)}.isdisjoint(above)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_module_imports_private_names_of_another(module):
+    nodes = [node for node in ast.walk(tree(module)) if isinstance(node, ast.ImportFrom) and node.level]
+    assert not [name for node in nodes for alias in node.names if is_private(name := alias.name)]
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if part(module) not in EDGES])

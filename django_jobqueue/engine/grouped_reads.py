@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connections
@@ -22,12 +22,10 @@ from ..grouping import Grouping
 from ..models import Job
 from ..policies import QueuePolicy
 from . import sql
+from .claims import Claimer
 from .lanes import MOST_KEYS, try_keys
 from .sql import grouped_reads
 from .transactions import in_transaction, joins
-
-if TYPE_CHECKING:
-    from ..services.fetch import Claimer
 
 ROUNDS = 3  # how often one read goes on to other groups when somebody else had some, or was quicker
 SECOND_LOOKS = 3

@@ -5,9 +5,10 @@ Each is atomic: part of the caller's transaction inside ``atomic()``, otherwise 
 """
 
 from ..claims import Claim
+from ..engine.claims import Bookmark
 from ..engine.retry_decision import Failure
 from .claims import set_visibility, touch
-from .fetch import Bookmark, fetch
+from .fetch import fetch
 from .finish import (
     acknowledge_cancellation,
     complete,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
+from ..engine.claims import Target, check_claim, check_job, claim_of_job, database_of, id_of
 from ..engine.lanes import PAUSES
 from ..engine.retry_decision import returning
 from ..engine.transitions import Decision, move_each
@@ -14,7 +15,6 @@ from ..models import Job
 from ..options import YEAR, check_seconds
 from ..policies import ORDERED
 from ..states import ELIGIBLE, RUNNING, JobState
-from .finish import Target, check_claim, check_job, claim_of_job, database_of, id_of
 
 
 def set_visibility(

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -18,8 +17,9 @@ from psycopg import errors
 from psycopg.sql import Literal
 
 from ..claims import draw_number
-from ..encoding import check_tags, check_text, decode
+from ..encoding import check_tags, check_text
 from ..engine import sql
+from ..engine.claims import Bookmark, Claimer, Place
 from ..engine.databases import database
 from ..engine.grouped_reads import check_policy, fetch_grouped
 from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
@@ -31,8 +31,6 @@ from ..engine.transactions import (
     READ_COMMITTED,
     Statement,
     at_once,
-    claimed_rows,
-    execute,
     in_transaction,
     joins,
     make_durable,
@@ -64,65 +62,6 @@ class Candidate(NamedTuple):
     seq: int
     priority: int
     position: int
-
-
-Place = tuple[int, int]  # a priority, and a position within it
-
-
-@dataclass
-class Bookmark:
-    """Where a busy fetcher found its last job, so that it need not read again what lies before.
-
-    That matters only while some old transaction keeps the rows of finished jobs alive. Jobs that became fetchable
-    behind the bookmark are found by the full look that happens once a second, and whenever a batch is not full.
-    """
-
-    seconds: float = 1.0
-    priority: int | None = None
-    position: int = 0
-    looked_at: float = field(default=float("-inf"), repr=False)
-
-    def is_fresh(self) -> bool:
-        return self.priority is not None and time.monotonic() - self.looked_at < self.seconds
-
-    @property
-    def place(self) -> Place:
-        return self.priority or 0, self.position
-
-    def move(self, priority: int, position: int) -> None:
-        self.priority, self.position = priority, position
-
-    def looked(self) -> None:
-        self.looked_at = time.monotonic()
-
-
-class Claimer(NamedTuple):
-    """Who claims, from where, and which jobs it takes."""
-
-    using: str
-    queue: str
-    tags: list[str]
-    worker: str
-    incarnation: UUID | None
-    lease: float | None
-    bookmark: Bookmark | None
-    number: int  # of the claims that it makes
-    columns: tuple[str, ...] = sql.parts.CLAIMED
-    leaf: str = ""
-    policy: str = ""
-
-    @property
-    def assignment(self) -> list[Any]:
-        return [self.worker, self.incarnation, self.number, self.lease]
-
-    def rows(self, statement: str, params: Any, *, by_name: bool = False) -> list[tuple[Any, ...]]:
-        return claimed_rows(self.using, sql.parts.at(self.leaf, statement, self.columns), params, by_name=by_name)
-
-    def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
-        return as_jobs(self.using, self.leaf, self.queue, self.policy, self.number, self.columns, claimed)
-
-    def execute(self, statement: str, params: Any) -> int:
-        return execute(self.using, sql.parts.at(self.leaf, statement), params)
 
 
 def fetch(
@@ -445,29 +384,6 @@ def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
         priority, position, *_ = claimed[-1]
         claimer.bookmark.move(-priority, position)
     return claimer.jobs(claimed)
-
-
-def as_jobs(
-    using: str,
-    leaf: str,
-    queue: str,
-    policy: str,
-    number: int,
-    columns: tuple[str, ...],
-    claimed: Iterable[tuple[Any, ...]],
-) -> list[Job]:
-    names = ("position", "ctid", *columns)
-    known = {"queue_id": queue, "policy": policy, "state": JobState.ACTIVE.value, "leaf": leaf, "held_number": number}
-    jobs = []
-    for row in claimed:
-        job = Job.from_row(using, names, row[1:])
-        values = job.__dict__
-        values.update(known)
-        values["data"] = decode(values["data"])
-        if values["carried"] is not None:
-            values["carried"] = decode(values["carried"])
-        jobs.append(job)
-    return jobs
 
 
 # ------------------------------------------------------------------------------------------------------ lanes

@@ -14,21 +14,18 @@ from ..claims import Claim
 from ..conf import get_settings
 from ..encoding import clean_output, clean_text
 from ..engine import capacity, sql
-from ..engine.databases import database
-from ..engine.lanes import PAUSES, Lane, Locked, leaves_of
+from ..engine.claims import Target, check_claim, claim_of, database_of, id_of, leaf_of_job
+from ..engine.lanes import PAUSES, Lane, Locked
 from ..engine.notifications import wake
 from ..engine.queues import named
 from ..engine.retry_decision import Failing, Failure, failing_each, failures, returning
 from ..engine.transactions import execute, in_transaction, joins
 from ..engine.transitions import Change, Decide, Decision, Moved, move_each
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
-from ..identifiers import as_uuid
 from ..models import Job
 from ..options import YEAR, check_reason, check_seconds
 from ..policies import LANED
 from ..states import ELIGIBLE, FOLLOWS, STOPPABLE, FailureReason, JobState, leads_to
-
-Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
 
 
 def complete(job: Target, output: Any = None, *, queue: str | None = None, using: str | None = None) -> None:
@@ -195,35 +192,6 @@ def _refusal(job: Job, claim: Claim | None, wanted: JobState, allowed: Iterable[
     return InvalidTransition(job_id=job.pk, state=state, wanted=wanted.value, allowed=map(str, allowed))
 
 
-def id_of(job: Target) -> UUID:
-    if isinstance(job, Job):
-        return job.pk
-    claim = claim_of(job)
-    return as_uuid(job) if claim is None else claim.job_id
-
-
-def claim_of_job(job: Job) -> Claim:
-    """The claim of a fetched job; one that was only read is fenced by the attempt that was read."""
-    return job.claim or Claim(job.pk, job.attempt, None)
-
-
-def claim_of(job: Target) -> Claim | None:
-    """What a verb is fenced by: the claim of a job, or one that was given as such; none for a bare id."""
-    if isinstance(job, Job):
-        return claim_of_job(job)
-    if isinstance(job, Claim):
-        return job
-    return Claim.parse(job) if Claim.is_text(job) else None
-
-
-def database_of(job: Target, using: str | None) -> str:
-    return using or (isinstance(job, Job) and job._state.db) or database(None)
-
-
-def leaf_of_job(job: Job, using: str) -> str:
-    return job.leaf or leaves_of(using, [job.queue_id])[job.queue_id]
-
-
 def _find(id: UUID, queue: str | None, using: str) -> Job:
     found = Job.objects.using(using).filter(pk=id)
     if queue is not None:
@@ -249,16 +217,6 @@ def _move_one(job: Target, decide: Decide, queue: str | None, using: str) -> Mov
     return move_each(using, [id], fenced, queue=place, pauses=PAUSES)
 
 
-def check_claim(job: Target, row: Job) -> bool:
-    """Whether ``job`` is fenced by a claim; raises ``ClaimLost`` if the row, as it is locked now, has another."""
-    if isinstance(job, Job) and job._state.adding:
-        raise JobNotFound(job.pk)
-    claim = claim_of(job)
-    if claim is not None and not claim.fits(row.attempt, row.claim_number):
-        raise ClaimLost(job_id=row.pk, attempt=claim.attempt, now=row.attempt)
-    return claim is not None
-
-
 def _still_held(decision: Decision, job: Job) -> Change | None:
     """A job that waits again is no longer held by the attempt that ended, whatever ended it."""
     try:
@@ -281,12 +239,6 @@ def _allowing(allowed: Collection[JobState], wanted: JobState, change: Any, deci
         return decision
 
     return looked
-
-
-def check_job(job: object) -> Job:
-    if not isinstance(job, Job):
-        raise InvalidOption("job", f"expected a job, got {type(job).__name__}", hint="Pass one that fetch() returned.")
-    return job
 
 
 def completion_of(some: Sequence[tuple[Job, str | None]], *, here: bool = False) -> list[Any]:

@@ -16,6 +16,7 @@ from ..claims import draw_number
 from ..conf import get_settings
 from ..encoding import check_tags, check_text, clean_output
 from ..engine import capacity, sql
+from ..engine.claims import as_jobs, claim_of_job, leaf_of_job
 from ..engine.databases import database
 from ..engine.lanes import MOST_KEYS, Lane, chunks, release, release_later
 from ..engine.notifications import wake
@@ -39,8 +40,7 @@ from ..models import Job
 from ..options import check_seconds
 from ..policies import LANED, ORDERED
 from ..states import BLOCKING, JobState, leads_to
-from .fetch import as_jobs
-from .finish import claim_of_job, completion_of, fail, leaf_of_job, stop, told
+from .finish import completion_of, fail, stop, told
 
 Pairs = list[tuple[Job, str | None]]  # jobs with their outputs as text
 PAUSES = (0.002, 0.005)  # seconds, before a batch is tried again

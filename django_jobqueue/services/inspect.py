@@ -18,6 +18,7 @@ from django.utils.timezone import localtime
 from ..conf import get_settings
 from ..encoding import check_tags
 from ..engine import sql
+from ..engine.claims import Target, database_of, id_of
 from ..engine.databases import database
 from ..engine.queues import check_exists, named
 from ..engine.transactions import in_transaction, rows
@@ -28,7 +29,6 @@ from ..models import BlockedKey, Job, Operation, Queue, Worker
 from ..options import LARGEST, check_int, check_state
 from ..policies import ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
-from .finish import Target, database_of, id_of
 
 
 @dataclass(frozen=True, slots=True)

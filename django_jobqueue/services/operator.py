@@ -18,6 +18,7 @@ from psycopg.errors import UniqueViolation
 from ..conf import get_encoder, get_settings
 from ..encoding import check_tags, check_text, clean_text, encode
 from ..engine import announcements, lanes, sql
+from ..engine.claims import Target, database_of, id_of
 from ..engine.databases import database
 from ..engine.lanes import chunks, lanes_of
 from ..engine.notifications import wake
@@ -32,7 +33,6 @@ from ..models import Job, Operation, Queue
 from ..options import check_moment, check_state
 from ..policies import LANED, QueuePolicy
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState, leads_to
-from .finish import Target, database_of, id_of
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()

@@ -1,0 +1,149 @@
+"""Which jobs a fetch claims, for whom, and the jobs that come of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ..claims import Claim
+from ..encoding import decode
+from ..exceptions import ClaimLost, InvalidOption, JobNotFound
+from ..identifiers import as_uuid
+from ..models import Job
+from ..states import JobState
+from . import sql
+from .databases import database
+from .lanes import leaves_of
+from .transactions import claimed_rows, execute
+
+Place = tuple[int, int]  # a priority, and a position within it
+
+
+@dataclass
+class Bookmark:
+    """Where a busy fetcher found its last job, so that it need not read again what lies before.
+
+    That matters only while some old transaction keeps the rows of finished jobs alive. Jobs that became fetchable
+    behind the bookmark are found by the full look that happens once a second, and whenever a batch is not full.
+    """
+
+    seconds: float = 1.0
+    priority: int | None = None
+    position: int = 0
+    looked_at: float = field(default=float("-inf"), repr=False)
+
+    def is_fresh(self) -> bool:
+        return self.priority is not None and time.monotonic() - self.looked_at < self.seconds
+
+    @property
+    def place(self) -> Place:
+        return self.priority or 0, self.position
+
+    def move(self, priority: int, position: int) -> None:
+        self.priority, self.position = priority, position
+
+    def looked(self) -> None:
+        self.looked_at = time.monotonic()
+
+
+class Claimer(NamedTuple):
+    """Who claims, from where, and which jobs it takes."""
+
+    using: str
+    queue: str
+    tags: list[str]
+    worker: str
+    incarnation: UUID | None
+    lease: float | None
+    bookmark: Bookmark | None
+    number: int  # of the claims that it makes
+    columns: tuple[str, ...] = sql.parts.CLAIMED
+    leaf: str = ""
+    policy: str = ""
+
+    @property
+    def assignment(self) -> list[Any]:
+        return [self.worker, self.incarnation, self.number, self.lease]
+
+    def rows(self, statement: str, params: Any, *, by_name: bool = False) -> list[tuple[Any, ...]]:
+        return claimed_rows(self.using, sql.parts.at(self.leaf, statement, self.columns), params, by_name=by_name)
+
+    def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
+        return as_jobs(self.using, self.leaf, self.queue, self.policy, self.number, self.columns, claimed)
+
+    def execute(self, statement: str, params: Any) -> int:
+        return execute(self.using, sql.parts.at(self.leaf, statement), params)
+
+
+def as_jobs(
+    using: str,
+    leaf: str,
+    queue: str,
+    policy: str,
+    number: int,
+    columns: tuple[str, ...],
+    claimed: Iterable[tuple[Any, ...]],
+) -> list[Job]:
+    names = ("position", "ctid", *columns)
+    known = {"queue_id": queue, "policy": policy, "state": JobState.ACTIVE.value, "leaf": leaf, "held_number": number}
+    jobs = []
+    for row in claimed:
+        job = Job.from_row(using, names, row[1:])
+        values = job.__dict__
+        values.update(known)
+        values["data"] = decode(values["data"])
+        if values["carried"] is not None:
+            values["carried"] = decode(values["carried"])
+        jobs.append(job)
+    return jobs
+
+
+Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
+
+
+def id_of(job: Target) -> UUID:
+    if isinstance(job, Job):
+        return job.pk
+    claim = claim_of(job)
+    return as_uuid(job) if claim is None else claim.job_id
+
+
+def claim_of_job(job: Job) -> Claim:
+    """The claim of a fetched job; one that was only read is fenced by the attempt that was read."""
+    return job.claim or Claim(job.pk, job.attempt, None)
+
+
+def claim_of(job: Target) -> Claim | None:
+    """What a verb is fenced by: the claim of a job, or one that was given as such; none for a bare id."""
+    if isinstance(job, Job):
+        return claim_of_job(job)
+    if isinstance(job, Claim):
+        return job
+    return Claim.parse(job) if Claim.is_text(job) else None
+
+
+def database_of(job: Target, using: str | None) -> str:
+    return using or (isinstance(job, Job) and job._state.db) or database(None)
+
+
+def leaf_of_job(job: Job, using: str) -> str:
+    return job.leaf or leaves_of(using, [job.queue_id])[job.queue_id]
+
+
+def check_claim(job: Target, row: Job) -> bool:
+    """Whether ``job`` is fenced by a claim; raises ``ClaimLost`` if the row, as it is locked now, has another."""
+    if isinstance(job, Job) and job._state.adding:
+        raise JobNotFound(job.pk)
+    claim = claim_of(job)
+    if claim is not None and not claim.fits(row.attempt, row.claim_number):
+        raise ClaimLost(job_id=row.pk, attempt=claim.attempt, now=row.attempt)
+    return claim is not None
+
+
+def check_job(job: object) -> Job:
+    if not isinstance(job, Job):
+        raise InvalidOption("job", f"expected a job, got {type(job).__name__}", hint="Pass one that fetch() returned.")
+    return job
