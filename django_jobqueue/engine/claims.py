@@ -1,4 +1,4 @@
-"""Which jobs a fetch claims, for whom, and the jobs that come of it."""
+"""Claims inside the engine: for whom a fetch claims and where it looks, and which claim a verb is fenced by."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from .lanes import leaves_of
 from .transactions import claimed_rows, execute
 
 Place = tuple[int, int]  # a priority, and a position within it
+Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
 
 
 @dataclass
@@ -99,9 +100,6 @@ def as_jobs(
             values["carried"] = decode(values["carried"])
         jobs.append(job)
     return jobs
-
-
-Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
 
 
 def id_of(job: Target) -> UUID:

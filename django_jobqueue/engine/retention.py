@@ -24,8 +24,6 @@ from .transactions import in_transaction, rows
 from .transitions import delete_rows, lock
 
 DELETED_AT_ONCE = 1_000
-
-
 LOOKED_AT_ONCE = 2_000
 
 

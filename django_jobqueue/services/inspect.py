@@ -30,6 +30,8 @@ from ..options import LARGEST, check_int, check_state
 from ..policies import ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
 
+MOST = 100_000  # of one queue and kind that are counted; with more it is "at least"
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -90,6 +92,15 @@ class Minute:
     failed: int
 
 
+class Waiting(NamedTuple):
+    """Jobs of a queue that wait, in one state and for one reason."""
+
+    queue: str
+    state: str
+    hold: str | None
+    number: int
+
+
 def get_job(id: UUID | str, *, queue: str | None = None, using: str | None = None) -> Job:
     """The job as it is now, or ``JobNotFound``."""
     wanted = as_uuid(id)
@@ -98,6 +109,9 @@ def get_job(id: UUID | str, *, queue: str | None = None, using: str | None = Non
     if job is None:
         raise JobNotFound(wanted)
     return job
+
+
+aget_job = sync_to_async(get_job)
 
 
 def list_jobs(
@@ -331,21 +345,6 @@ def _jobs(number: int) -> str:
 
 def _time(moment: datetime | None) -> str:
     return "an unknown time" if moment is None else f"{localtime(moment):%Y-%m-%d %H:%M:%S %Z}"
-
-
-aget_job = sync_to_async(get_job)
-
-
-MOST = 100_000  # of one queue and kind that are counted; with more it is "at least"
-
-
-class Waiting(NamedTuple):
-    """Jobs of a queue that wait, in one state and for one reason."""
-
-    queue: str
-    state: str
-    hold: str | None
-    number: int
 
 
 def waiting(queues: Iterable[str] | None = None, *, most: int = MOST, using: str) -> list[Waiting]:

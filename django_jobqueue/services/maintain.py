@@ -29,7 +29,6 @@ from ..engine.recovery import (
     sweep,
 )
 from ..engine.retention import DELETED_AT_ONCE, check_ttl, delete_ended, delete_older, delete_overdue, delete_waiting
-from ..engine.sql.parts import NOW
 from ..engine.sweeps import bounds
 from ..engine.transactions import execute, in_transaction, logger
 from ..expressions import Seconds, StatementTimestamp
@@ -39,6 +38,10 @@ from ..options import check_moment
 from ..signals import queue_backlog
 from ..states import JobState
 from .inspect import MOST, total_waiting
+
+KEEP_STAGED = timedelta(days=1)
+KEEP_WRITES = timedelta(days=90)
+FORGOTTEN_AT_ONCE = 50_000
 
 
 def expire(*, using: str | None = None) -> dict[str, int]:
@@ -74,9 +77,7 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
     lost = Counter(sweep(using, jobs_of(using).running().filter(theirs), partial(losing, using, how)))
     left = jobs_of(using).running().filter(assignee=OuterRef("name"), incarnation=OuterRef("pk"))
     silent_workers = Worker.objects.using(using).filter(is_gone() | Q(pk__in=incarnations), stopped_at=None)
-    silent_workers = silent_workers.exclude(
-        Exists(left)
-    )  # somebody has one of its jobs in hand: the next sweep sees it
+    silent_workers = silent_workers.exclude(Exists(left))  # rows that are locked now: the next sweep sees them
     silent_workers.update(stopped_at=now, exit_text=(how or "its heartbeat stopped")[:255])
     # A living housekeeping process, which is what stores timings, sends the heartbeats of its jobs. When it could not,
     # because the table was locked, it will in a moment.
@@ -89,12 +90,6 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
     )
     lost.update(sweep(using, silent, partial(silencing, using)))
     return dict(lost)
-
-
-# ------------------------------------------------------------------------------------------------------- the sweeps
-
-
-# ----------------------------------------------------------------------------------------------------- the law of lanes
 
 
 def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
@@ -176,21 +171,6 @@ def release_pending(*, using: str | None = None) -> int:
     return release_pending_of(None, database(using))
 
 
-KEEP_STAGED = timedelta(days=1)
-
-
-KEEP_WRITES = timedelta(days=90)
-
-
-FORGOTTEN_AT_ONCE = 50_000
-
-
-_FORGET_ROWS = f"""
-DELETE FROM jobqueue_sentrow WHERE id IN (
-    SELECT id FROM jobqueue_sentrow WHERE seen_at < {NOW} - %s * interval '1 day' ORDER BY seen_at LIMIT %s)
-"""
-
-
 def forget_staged(*, using: str | None = None) -> int:
     """Delete what writes of many jobs leave behind, and return how many rows.
 
@@ -198,7 +178,7 @@ def forget_staged(*, using: str | None = None) -> int:
     ``SENT_ROW_DAYS`` ago. Called by maintenance.
     """
     using = database(using)
-    forgotten = execute(using, _FORGET_ROWS, [get_settings().SENT_ROW_DAYS, FORGOTTEN_AT_ONCE])
+    forgotten = execute(using, sql.maintain.FORGET_SENT_ROWS, [get_settings().SENT_ROW_DAYS, FORGOTTEN_AT_ONCE])
     staged = StagedJob.objects.using(using).filter(staged_at__lte=StatementTimestamp() - KEEP_STAGED)
     writes = JobWrite.objects.using(using).filter(committed_at__lte=StatementTimestamp() - KEEP_WRITES)
     return forgotten + staged._raw_delete(using) + writes._raw_delete(using)

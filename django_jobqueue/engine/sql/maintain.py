@@ -100,3 +100,9 @@ SELECT count(*), max(k.key), COALESCE(array_agg(k.key) FILTER (WHERE
     AND {IS_PENDING} IS NULL), '{{{{}}}}'::text[])
 FROM k WHERE k.key IS NOT NULL
 """
+
+# Rows of files that were sent, and have not been seen again for so many days.
+FORGET_SENT_ROWS = f"""
+DELETE FROM jobqueue_sentrow WHERE id IN (
+    SELECT id FROM jobqueue_sentrow WHERE seen_at < {NOW} - %s * interval '1 day' ORDER BY seen_at LIMIT %s)
+"""
