@@ -430,7 +430,7 @@ def test_a_step_stops_when_its_time_is_over_and_the_next_pass_goes_on(queue, mon
 
 
 def test_waiting_jobs_are_looked_through_over_several_passes(monkeypatch):
-    monkeypatch.setattr("django_jobqueue.services.retention.LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr("django_jobqueue.engine.retention.LOOKED_AT_ONCE", 2)
     monkeypatch.setattr(maintenance, "STEPS", tuple(step._replace(looks=3) for step in STEPS))
     for name in ("a", "b"):
         queue = QueueFactory(name=name)
@@ -447,7 +447,7 @@ def test_waiting_jobs_are_looked_through_over_several_passes(monkeypatch):
 
 
 def test_lanes_are_checked_over_several_passes(fifo_queue, singleton_queue, monkeypatch):
-    monkeypatch.setattr("django_jobqueue.services.maintain.LANES_AT_ONCE", 2)
+    monkeypatch.setattr("django_jobqueue.engine.recovery.LANES_AT_ONCE", 2)
     monkeypatch.setattr(maintenance, "STEPS", tuple(step._replace(looks=3) for step in STEPS))
     stranded = []
     for queue in (fifo_queue, QueueFactory(name="more", policy=fifo_queue.policy), singleton_queue):
@@ -462,8 +462,8 @@ def test_lanes_are_checked_over_several_passes(fifo_queue, singleton_queue, monk
 
 
 def test_a_verb_by_itself_goes_through_everything(queue, fifo_queue, monkeypatch):
-    monkeypatch.setattr("django_jobqueue.services.retention.LOOKED_AT_ONCE", 2)
-    monkeypatch.setattr("django_jobqueue.services.maintain.LANES_AT_ONCE", 2)
+    monkeypatch.setattr("django_jobqueue.engine.retention.LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr("django_jobqueue.engine.recovery.LANES_AT_ONCE", 2)
     for number in range(7):
         JobFactory(queue=queue, priority=number % 3, retention_seconds=1)
         JobFactory(queue=fifo_queue, singleton_key=f"k{number}", hold=Hold.LANE)

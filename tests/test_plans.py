@@ -351,7 +351,7 @@ def test_a_pass_of_maintenance_reads_no_more_when_there_are_a_hundred_thousand_j
     """Counted by the server itself: rows of jobs that were read, by any plan."""
     hurried = tuple(step._replace(looks=1_000) for step in maintenance.STEPS)
     monkeypatch.setattr(maintenance, "STEPS", hurried)
-    monkeypatch.setattr("django_jobqueue.services.backlogs.MOST", 1_000)
+    monkeypatch.setattr("django_jobqueue.services.inspect.MOST", 1_000)
     services.create_queue("plain")
     services.create_fifo_queue("ordered")
     with connection.cursor() as cursor:  # a fresh file: what earlier tests rolled back would still be in its ranges

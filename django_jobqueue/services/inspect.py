@@ -357,9 +357,9 @@ def _counted(state: str, queues: Iterable[str] | None, most: int, using: str) ->
     return in_transaction(using, partial(rows, using, sql.inspect.WAITING.format(state=state), params))
 
 
-def total_waiting(queues: Iterable[str] | None = None, *, most: int | None = None, using: str) -> Counter[str]:
-    """How many jobs wait in each of these queues or of all: exact up to ``most`` of each kind, or ``MOST``."""
+def total_waiting(queues: Iterable[str] | None = None, *, at_least: int = 0, using: str) -> Counter[str]:
+    """How many jobs wait in each of these queues or of all: exact up to ``MOST`` of each kind, or ``at_least``."""
     numbers: Counter[str] = Counter()
-    for queue, _, _, number in _counted("''", queues, most or MOST, using):
+    for queue, _, _, number in _counted("''", queues, max(MOST, at_least), using):
         numbers[queue] += number
     return numbers

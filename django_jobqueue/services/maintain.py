@@ -37,7 +37,7 @@ from ..models import JobWrite, Queue, StagedJob, Worker
 from ..options import check_moment
 from ..signals import queue_backlog
 from ..states import JobState
-from .inspect import MOST, total_waiting
+from .inspect import total_waiting
 
 KEEP_STAGED = timedelta(days=1)
 KEEP_WRITES = timedelta(days=90)
@@ -152,7 +152,7 @@ def warn_backlogs(*, using: str | None = None) -> dict[str, int]:
     if not watched:
         return {}
     largest = max(queue.warning_queue_size or 0 for queue in watched.values())
-    numbers = total_waiting(watched, most=max(MOST, largest + 1), using=using)
+    numbers = total_waiting(watched, at_least=largest + 1, using=using)
     backlogs = {
         name: numbers[name] for name, queue in watched.items() if numbers[name] > (queue.warning_queue_size or 0)
     }
