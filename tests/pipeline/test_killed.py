@@ -19,7 +19,7 @@ from .processes import PATIENCE, Driver
 
 
 class Load:
-    """Somebody who sends all the time, and workers that do what was sent as fast as they can."""
+    """A sender and a worker that are never done. They rest in between, because the drivers need the processors."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -38,7 +38,7 @@ class Load:
 
     def _send(self) -> None:
         number = 0
-        while not self.over.wait(0.1):
+        while not self.over.wait(0.3):
             number += 1
             items = [{"singleton_key": str(n % 7), "data": number} for n in range(10)]
             ids = services.send_many("orders", items) + services.send_many("work", [{"data": n} for n in range(10)])
@@ -46,7 +46,7 @@ class Load:
 
     def _work(self) -> None:
         """Now and then one fails for good: it blocks its key, or is archived as failed."""
-        while not self.over.wait(0.01):
+        while not self.over.wait(0.1):
             for queue in ("orders", "work"):
                 jobs = services.fetch(queue, limit=50)
                 failed = [(job, "no luck") for job in jobs if self.done % 97 == 0 and job.singleton_key in ("", "6")]
