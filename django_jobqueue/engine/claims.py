@@ -51,7 +51,7 @@ class Bookmark:
 
 
 class Claimer(NamedTuple):
-    """Who claims, from where, and which jobs it takes."""
+    """For which worker a fetch claims, from which queue, and which jobs it takes."""
 
     using: str
     queue: str

@@ -46,8 +46,8 @@ def expiring(using: str, jobs: list[Job]) -> Decision:
     return failing_each(using, jobs, failing)
 
 
-def somebody_is_gone(*, using: str) -> bool:
-    """Whether a worker fell silent that nobody has written off yet: a look at a few rows."""
+def has_lost_workers(*, using: str) -> bool:
+    """Whether a worker is silent that is not yet recorded as stopped: reads a few rows."""
     return Worker.objects.using(using).filter(is_gone(), stopped_at=None).exists()
 
 

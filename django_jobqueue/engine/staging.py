@@ -72,8 +72,8 @@ remembered AS (
     ON CONFLICT (id) DO UPDATE SET seen_at = EXCLUDED.seen_at
         WHERE r.seen_at < {NOW} - interval '{_RENEWED.days} days'
     RETURNING id, r.xmax = 0 AS is_new)"""
-# Mostly all rows are new, and then no row need be looked up. IS TRUE keeps the planner, who knows nothing of how many
-# rows there are, from comparing each with each.
+# Mostly all rows are new, and then no row need be looked up. The planner does not know how many rows there are; IS TRUE
+# keeps it from comparing each with each.
 _NEW = """((SELECT count(*) FILTER (WHERE is_new) FROM remembered) = (SELECT count(*) FROM placed)
         OR (p.known_by IN (SELECT id FROM remembered WHERE is_new)) IS TRUE)"""
 

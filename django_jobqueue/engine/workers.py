@@ -25,7 +25,7 @@ from .retry_decision import returning
 from .transactions import execute, in_transaction, rows
 from .transitions import Change, Decide, Decision
 
-TRIES = 3  # of taking back what somebody else has in hand for the moment
+TRIES = 3  # of returning jobs whose rows are locked for the moment
 PROGRESS_CHARS = 255
 
 
@@ -54,7 +54,7 @@ def drop_session_lock(incarnation: UUID, *, using: str) -> None:
 
 
 class Beat(NamedTuple):
-    """What a heartbeat found: the processes whose rows stand, and those that somebody asked to stop."""
+    """What a heartbeat found: the processes whose rows exist, and those that were asked to stop."""
 
     alive: set[UUID]
     stopping: set[UUID]
@@ -77,7 +77,7 @@ def beat_jobs(names: Sequence[str], incarnations: Sequence[UUID], *, using: str)
     """Send the heartbeats of jobs that need one of their own, when a third of their time is over."""
     silent = _held(names, incarnations, using).filter(heartbeat_seconds__isnull=False)
     silent = silent.filter(heartbeat_at__lte=StatementTimestamp() - Seconds("heartbeat_seconds") / 3)
-    with transaction.atomic(using=using):  # whoever has one of them in hand must not keep us from the others
+    with transaction.atomic(using=using):  # a row that another transaction has locked must not delay the others
         ids = list(silent.select_for_update(skip_locked=True).values_list("pk", flat=True))
         return Job.objects.using(using).filter(pk__in=ids).update(heartbeat_at=StatementTimestamp()) if ids else 0
 

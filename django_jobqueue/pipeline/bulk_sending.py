@@ -321,7 +321,7 @@ class _Call:
         """
         write = f"bulk {self.queue} {uuid4().hex}"
         options = {"write_id": write, "mode": self._mode(), **self._keys_of_data()}
-        # What no column gives is not staged: nothing is quicker to bring than a column less.
+        # Options without a column are not staged, because every staged column takes time.
         given = [_STAGED_AS.get(option, option) for option in self.wish.columns()]
         decides = {"id", "singleton_key", "order"}  # whether a row would be sent, and which ones first
         names = [name for name in given if name in decides] if self.dry_run else [*given, "data"]

@@ -65,9 +65,10 @@ def expire(*, using: str | None = None) -> dict[str, int]:
 def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str | None = None) -> dict[str, int]:
     """Take jobs back from workers that vanished, and return how many of each queue.
 
-    Vanished are these ``incarnations`` (whoever saw them die says ``how``), workers silent for too long, and, for a
-    job with a heartbeat of its own, whoever has not sent it in time. It costs the job a retry; one that took down its
-    worker three times in a row fails with the reason ``crash_loop``. Each worker is judged by its own timings.
+    Vanished are these ``incarnations`` (``how`` says how they ended, if that was seen), workers silent for too
+    long, and workers that did not send the heartbeat of a job that has one of its own. It costs the job a retry;
+    one that took down its worker three times in a row fails with the reason ``crash_loop``. Each worker is judged
+    by its own timings.
     """
     using, incarnations = database(using), [as_uuid(one, option="incarnation") for one in incarnations]
     how = clean_text(how, max_chars=200)
@@ -130,7 +131,7 @@ def cleanup(
 def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, using: str | None = None) -> int:
     """Delete finished jobs that the archive has verified, each given with the time it ended; return how many.
 
-    One that was given another attempt meanwhile, blocks a key, or is in somebody's hands stays. Raises
+    A job that was given another attempt meanwhile, blocks a key, or is locked stays. Raises
     ``InvalidOption`` for what is no id or no time.
     """
     using, queue = database(using), named(queue)

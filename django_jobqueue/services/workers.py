@@ -39,7 +39,7 @@ def mark_worker_unresponsive(worker: str, *, using: str | None = None) -> dict[s
 def reset_running(queue: str | None = None, *, using: str | None = None) -> dict[str, int]:
     """Take every running job back without a charge, in one transaction, and return how many of each queue.
 
-    For a start after all workers were stopped: nobody works on them any more.
+    For a start after all workers were stopped, so that none of them is still at work.
     """
     using = database(using)
 

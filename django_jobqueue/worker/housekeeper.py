@@ -26,7 +26,7 @@ from .. import __version__
 from ..conf import get_settings
 from ..engine import workers
 from ..engine.databases import own_connection
-from ..engine.recovery import somebody_is_gone
+from ..engine.recovery import has_lost_workers
 from ..expressions import StatementTimestamp
 from ..maintenance import maintain
 from ..models import Worker
@@ -279,7 +279,7 @@ class Keeper:
         if self._clock_jumped():
             return
         with sessions.limited(self.using):
-            gone = somebody_is_gone(using=self.using)
+            gone = has_lost_workers(using=self.using)
         if gone:
             for queue, number in recover_lost(using=self.using).items():
                 logger.warning("jobs of a lost worker were recovered", extra={"queue": queue, "jobs": number})

@@ -33,8 +33,8 @@ WITH due AS MATERIALIZED (
 UPDATE {LEAF} j SET hold = NULL FROM due WHERE j.ctid = due.tid
 """
 
-# For those who read all queues: by the age of what lies in front; also those where nothing does, because something may
-# have become due.
+# For workers that read all queues: ordered by the age of the job in front. Queues without one are included, because a
+# delayed job may have become due.
 QUEUES_BY_AGE = f"""
 SELECT q.name FROM jobqueue_queue q LEFT JOIN LATERAL (
     SELECT position FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}
@@ -75,9 +75,9 @@ SET state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee 
     claim_xmin = COALESCE(j.claim_xmin, {{xmin}})
 """
 
-# Jobs that wait for nobody are picked and claimed by one statement; {candidates} comes from the ORM and locks what it
-# picks. Found again by ctid and not by id: with the states of a queue no statistics are ever right, and once the
-# planner believes that nothing is eligible it reads the whole table for a join by id. What is locked cannot move.
+# Jobs without lanes are picked and claimed by one statement; {candidates} comes from the ORM and locks the rows. They
+# are found again by ctid and not by id: statistics about the states of a queue are never right, and a planner that
+# expects no eligible rows reads the whole table for a join by id. A locked row cannot move, so its ctid stays the same.
 PICK_AND_CLAIM = f"""
 WITH {{candidates}}
 UPDATE {LEAF} j {_CLAIM.format(xmin="NULL")}
@@ -91,8 +91,8 @@ WHERE j.ctid = ANY(%s::tid[])
 RETURNING {CLAIM_COLUMNS}
 """
 
-# Of each group the rows are claimed in their order, up to the first that somebody else has locked or taken: a plain
-# reader asks nobody for the group.
+# Claims the rows of each group in their order, up to the first that another transaction has locked or claimed: a fetch
+# without grouping does not take the lock of the group.
 CLAIM_GROUPED = f"""
 WITH picked AS MATERIALIZED (
     SELECT u.key, u.place, p.tid FROM unnest(%s::text[], %s::int[], %s::tid[]) u(key, place, tid)

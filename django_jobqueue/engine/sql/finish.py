@@ -12,11 +12,14 @@ _COMPLETE = f"""state = '{JobState.COMPLETED}', hold = NULL, output = {{output}}
     lease_until = NULL, crashes = 0, error = '', reason = '', fingerprint = ''"""
 _CLAIMS = """SELECT * FROM unnest(%s::tid[], %s::uuid[], %s::int[], %s::bigint[], %s::text[])
     WITH ORDINALITY c(tid, id, attempt, number, output, place)"""
-# In lanes only where nobody else has the key; who is next in them is then looked for by another statement.
+# In lanes, only where no other transaction has the key; a later statement finds the next job of each lane.
 _CLAIMS_LANED = f"""SELECT *, pg_try_advisory_xact_lock({KEY_HASH.format(key="c.key", queue="%s")}) AS ours
     FROM unnest(%s::tid[], %s::uuid[], %s::int[], %s::bigint[], %s::text[], %s::text[])
     WITH ORDINALITY c(tid, id, attempt, number, output, key, place)"""
-# Here the number of the claim says the attempt too, because no two fetches draw the same; one array less is read.
+# Completes each job where its claim put the row, in the state it has had since; nearly all are still there. The rows
+# are not locked before the update, which would cost a sixth more, so it runs with ``session.WAIT_BRIEFLY``. The state
+# must not be a constant: the planner would read all running jobs by the index of their state, once per job. The number
+# of the claim implies the attempt, because no two fetches draw the same; so one array less is read.
 _COMPLETE_HERE = f"""
 UPDATE {LEAF} j SET {_COMPLETE.format(output="u.output")}
 FROM (SELECT *, '{JobState.ACTIVE}' AS state FROM ({{claims}}) claims OFFSET 0) u
@@ -32,9 +35,9 @@ def _without_attempts(claims: str) -> str:
 COMPLETE_HERE = _COMPLETE_HERE.format(claims=_without_attempts(_CLAIMS), ours="true")
 COMPLETE_HERE_LANED = _COMPLETE_HERE.format(claims=_without_attempts(_CLAIMS_LANED), ours="u.ours")
 
-# What that left: each is looked for there too, and else, because its row was written since, by its own probe of the
-# primary key (a LATERAL with a LIMIT cannot be reordered, see above). One that somebody else has locked is left out, so
-# that one open transaction does not stall a batch.
+# What the statement above left: each job is looked for where its claim put the row, and, because the row may have been
+# written since, by a probe of the primary key (a LATERAL with a LIMIT cannot be turned into a join of another kind). A
+# row that another transaction has locked is skipped, so that one open transaction does not stall a batch.
 _IS_CLAIM = f"""id = u.id AND attempt = u.attempt AND (u.number IS NULL OR claim_number = u.number)
             AND state IN {listed(leads_to(JobState.COMPLETED))}"""
 _COMPLETE_ANYWHERE = f"""
@@ -62,10 +65,10 @@ WHERE id = %s AND attempt = %s AND (%s::bigint IS NULL OR claim_number = %s)
 RETURNING {DURABLE}
 """
 
-# Finishing hands the lane over: the next job becomes active in the transaction that ended the one before it, if nobody
-# with a higher priority waits elsewhere in the queue and nothing due in the lane goes first. Only for lanes whose
-# blocking job was ended by this transaction: there can be no other, so that nobody needs to look for one. Like the
-# completion before it, it locks nothing first where it was told to wait briefly, and tells the planner no state.
+# Hands the lane over: the next job becomes active in the transaction that ended the one before it, if no job with a
+# higher priority waits elsewhere in the queue and no due job of the lane goes first. Only for lanes whose blocking job
+# was ended by this transaction: a lane has one at most, so there is no need to look for another. Like the completion
+# before it, it locks no rows first where it waits briefly, and hides the state from the planner.
 _HAND_OVER = f"""
 WITH seen AS MATERIALIZED ({FIRST_OF_EACH}),
 head AS MATERIALIZED (SELECT key, tid, seq, priority FROM seen WHERE hold IS NULL UNION ALL {HEAD_OF_HELD}),

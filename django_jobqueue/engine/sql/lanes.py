@@ -1,4 +1,4 @@
-"""The lanes of a key: who goes first, who is held, and who is released."""
+"""Lanes: which job of a key goes first, which jobs are held, and which are released."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SELECT pg_advisory_xact_lock(h) FROM (
 """
 
 
-# Who goes first in a lane of an ordered queue? With 'pass' a job that is not due does not count; with 'block' it does.
-# One probe per kind of hold, never one OR: that would read the lane. ``ORDER BY hold, seq`` is the index's order. And
-# each probe is a subquery of its own: an EXISTS would become a join that reads all blocking rows of the queue.
+# Which job goes first in a lane of an ordered queue? With 'pass' a job that is not due does not count; with 'block' it
+# does. One probe per kind of hold, never one OR: that would read the lane. ``ORDER BY hold, seq`` is the index's order.
+# And each probe is a subquery of its own: an EXISTS would become a join that reads all blocking rows of the queue.
 def lowest(hold: str, columns: str = "seq") -> str:
     return (
         f"SELECT {columns} FROM {LEAF} WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = k.key"
@@ -32,7 +32,7 @@ def lowest(hold: str, columns: str = "seq") -> str:
 
 
 # The first of a lane in the order of that index: one that is held for the lane, else one that is not due, else one that
-# can go. So who has seen one that can go need not look for the others.
+# can go. So a statement that has seen one that can go need not look for the others.
 PLACE = "ctid AS tid, seq, priority"
 FIRST = (
     f"SELECT {PLACE}, hold FROM {LEAF} WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = k.key"
@@ -51,8 +51,8 @@ OVERDUE = f"""(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = '
 ANY_DUE = f"""(SELECT start_after <= {NOW} FROM {LEAF} WHERE queue_id = %(queue)s AND hold = '{Hold.UNTIL}'
         ORDER BY start_after LIMIT 1)"""  # asked once, so that the question above is mostly not asked for each key
 
-# Who blocks, who is first and who is due are asked in one statement, because a hold that is lifted between two would be
-# seen by neither: held for the first, and not overdue for the second.
+# Which job blocks, which is first and which is due is asked in one statement. Between two statements a hold may be
+# lifted, and neither would see the job: held for the first, and no longer overdue for the second.
 LOOK_AT_LANES = f"""
 SELECT k.key, k.blocked, k.seq, (CASE WHEN NOT k.blocked AND {ANY_DUE} THEN {OVERDUE} END) IS NOT NULL
 FROM (SELECT k.key, {IS_BLOCKED} IS NOT NULL AS blocked,
@@ -82,8 +82,8 @@ WITH waiting AS MATERIALIZED (
 UPDATE {LEAF} j SET hold = '{Hold.LANE}' FROM waiting WHERE j.ctid = waiting.tid
 """
 
-# Who goes next in each of these lanes is whoever was seen first, if it can go. If not, it is the lower of that one and
-# the first that can go, unless one that is not due goes before both.
+# The next job of each lane is the one that was seen first, if it can go. If not, it is the lower of that one and the
+# first that can go, unless a job that is not due goes before both.
 FIRST_OF_EACH = f"SELECT k.key, first.* FROM unnest(%(keys)s::text[]) k(key) CROSS JOIN LATERAL ({FIRST}) first"
 _OTHER_GOES = f"(k.hold = '{Hold.UNTIL}' OR free.seq < k.seq)"
 

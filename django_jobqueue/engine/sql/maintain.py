@@ -67,8 +67,8 @@ WHERE queue_id = %(queue)s AND {IS_UNTIL} AND start_after <= {NOW} AND {_KEPT_LO
 ORDER BY start_after LIMIT %(most)s
 """
 
-# The law of lanes: who waits for a lane waits for somebody. Which that may be, depends on the policy. Lanes are looked
-# at one by one, leaping from key to key, so that it costs the number of lanes and not of the jobs in them.
+# The law of lanes: a job held for its lane has a job ahead of it; which states count depends on the policy. Lanes are
+# looked at one by one, leaping from key to key, so that it costs the number of lanes and not of the jobs in them.
 _LANES = f"""
 WITH RECURSIVE k(key, place) AS (
     (SELECT singleton_key, 1 FROM {LEAF} WHERE queue_id = %(queue)s AND {{which}} AND singleton_key {{beyond}} %(after)s

@@ -11,7 +11,7 @@ from ...states import BLOCKING, DEAD, ELIGIBLE, RETRYING, RUNNING, Hold, JobStat
 LEAF = "JOBS_OF_QUEUE"  # stands for the part of the job table that the queue lies in
 CLAIM_COLUMNS = "CLAIMED_COLUMNS"  # stands for what a claim returns
 
-# What a claimed job carries, and what a worker needs of it when nobody else sees it: to read all costs a third more.
+# The columns of a claimed job, and those that a worker needs if no other code sees the job: all cost a third more.
 CLAIMED = (
     "id", "queue_id", "name", "state", "policy", "attempt", "retry_count", "retry_limit", "priority", "seq",
     "singleton_key", "group_key", "tags", "assignee", "data", "expire_in_seconds", "heartbeat_seconds",

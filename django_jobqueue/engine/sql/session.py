@@ -22,7 +22,5 @@ BEGIN = "; ".join(BEGIN_AT_ONCE)
 PLAN_ON = "SELECT " + ", ".join(f"current_setting('{n}'), set_config('{n}', 'off', true)" for n in PLAN)
 PLAN_OFF = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in PLAN)
 
-# Each job where its claim put it and in the state it has had since, as nearly all are. They are not locked before the
-# update, which would cost a sixth more: so it waits for whoever has locked one of them, and is told to wait briefly.
-# The state must be no constant to the planner, who would else read all that runs, by its index, for each job.
+# For statements that lock no rows first: they wait for rows that another transaction has locked, but not for long.
 WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '50ms', true)"

@@ -85,7 +85,7 @@ UPDATE jobqueue_job SET start_after = %(moment)s,
 WHERE id = %(id)s AND queue_id = %(queue)s
 """
 
-# What was deleted, counted by lane, because whoever waited in those may go now.
+# Counted by lane, because jobs that waited in these lanes may go now.
 PURGE = f"""
 WITH gone AS (DELETE FROM jobqueue_job WHERE queue_id = %(queue)s AND (%(state)s::text IS NULL OR state = %(state)s)
     RETURNING policy, singleton_key, {IS_BLOCKED_KEY} AS blocked)
