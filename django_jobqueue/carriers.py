@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -17,10 +18,21 @@ from django.utils.module_loading import import_string
 from .conf import get_settings
 
 if TYPE_CHECKING:
-    from .engine.drafts import Checked
     from .models import Job
 
 logger = logging.getLogger("django_jobqueue")
+
+
+class Outgoing(Protocol):
+    """A job that is about to be stored, as far as carriers need to know it."""
+
+    id: UUID
+    name: str
+    singleton_key: str
+    group_key: str
+    priority: int
+    tags: list[str]
+    carried: str | None
 
 
 class Carrier(Protocol):
@@ -28,7 +40,7 @@ class Carrier(Protocol):
 
     name: str  # under which its JSON is stored with the job
 
-    def sending(self, queue: str, jobs: Sequence[Checked]) -> AbstractContextManager[Any]:
+    def sending(self, queue: str, jobs: Sequence[Outgoing]) -> AbstractContextManager[Any]:
         """Entered while jobs are stored; what it gives goes with them, unless it is ``None``."""
 
     def running(self, job: Job, value: Any) -> AbstractContextManager[Any]:
@@ -63,7 +75,7 @@ class RequestId:
 
     name = "request_id"
 
-    def sending(self, queue: str, jobs: Sequence[Checked]) -> AbstractContextManager[str | None]:
+    def sending(self, queue: str, jobs: Sequence[Outgoing]) -> AbstractContextManager[str | None]:
         return nullcontext(get_request_id())
 
     def running(self, job: Job, value: Any) -> AbstractContextManager[None]:
@@ -105,13 +117,13 @@ def _made(path: str) -> Carrier:
 _NOTHING = nullcontext()
 
 
-def loading(queue: str, jobs: Sequence[Checked]) -> AbstractContextManager[Any]:
+def loading(queue: str, jobs: Sequence[Outgoing]) -> AbstractContextManager[Any]:
     """Entered while these jobs are stored: gives them what they carry."""
     return _loading(queue, jobs) if get_settings().CARRY else _NOTHING
 
 
 @contextmanager
-def _loading(queue: str, jobs: Sequence[Checked]) -> Iterator[None]:
+def _loading(queue: str, jobs: Sequence[Outgoing]) -> Iterator[None]:
     with ExitStack() as stack:
         cargo = {}
         for carrier in carriers():

@@ -14,11 +14,17 @@ from django.utils.module_loading import import_string
 
 from . import carriers, conf, timings
 from .cron import check_timezone
-from .encoding import check_queue_name
 from .exceptions import InvalidOption, JobQueueError
-from .options import clean_queue_options, queue_defaults
+from .options import (
+    REQUIRED_OF_SCHEDULES,
+    check_schedule_name,
+    clean_queue_options,
+    clean_schedule_options,
+    queue_defaults,
+    schedule_defaults,
+)
 from .policies import ORDERED, QueuePolicy
-from .schedule_options import REQUIRED, check_schedule_name, clean_schedule_options
+from .text import check_queue_name
 
 MIN_POSTGRESQL = 15
 MANY_PARTITIONS = 50
@@ -222,10 +228,10 @@ def _in_schedule(name: object, options: object) -> Found:
     if not isinstance(options, Mapping):
         yield _error("jobqueue.E011", f"{where} must be a dict of options, not {type(options).__name__}.")
         return
-    for option in REQUIRED:
+    for option in REQUIRED_OF_SCHEDULES:
         if option not in options:
             yield _error("jobqueue.E011", f"{where}: {option}: is missing.", f"Every schedule has {option!r}.")
-    timezone = options.get("timezone", "UTC")
+    timezone = options.get("timezone", schedule_defaults()["timezone"])
     for option, value in options.items():
         given = {option: value}
         if option == "cron" and not _refusal(check_timezone, timezone):

@@ -21,8 +21,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from .encoding import check_text
 from .exceptions import InvalidOption
+from .text import check_text
 
 MAX_YEARS = 50  # what is not due for so long never will be
 MAX_CRON, MAX_TIMEZONE = 255, 64

@@ -1,4 +1,4 @@
-"""JSON and text on their way into the database: refused from a sender, cleaned from a handler.
+"""Data of jobs as JSON: encoded strictly, so that a sender is told the path of what cannot be stored.
 
 All checks come before any SQL, because an error at INSERT would poison the caller's transaction.
 jsonb rewrites some numbers: 1e300 comes back as an int, -0.0 as 0.0.
@@ -12,7 +12,6 @@ import json
 import math
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from enum import Enum
@@ -22,19 +21,12 @@ from uuid import UUID
 from django.db.models import Model, QuerySet
 from django.utils.functional import Promise
 
-from .exceptions import InvalidData, InvalidOption
+from .exceptions import InvalidData
+from .text import flaw_of, shown
 
 MAX_DIGITS = 4300  # Python's default: a longer int could be stored, and not read elsewhere
-MAX_OUTPUT_DEPTH = 100
-START_CHARS = 1_000  # how much of an output that is too large is kept
-MAX_TAGS, MAX_TAG_LENGTH = 50, 100
-MAX_QUEUE_NAME = 100
-
 _SCALARS = frozenset({int, float, bool, type(None)})
 _CONTAINERS = frozenset({dict, list, tuple})
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_NAME_CHARACTER = re.compile(r"[A-Za-z0-9_./:-]")
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:-]{0,99}")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _MAX_BITS = int(MAX_DIGITS * math.log2(10))
 
@@ -53,7 +45,7 @@ def _dumper() -> Callable[[Any], str]:
     return lambda data: "".join(chunks(data, 0))
 
 
-_dump = _dumper()
+dump = _dumper()  # the JSON text of plain data
 
 
 def encode(
@@ -68,10 +60,10 @@ def encode(
 
     Of ``encoder`` only ``default()`` is used, and what it returns is held to the same rules.
     """
-    text = _quick(data, max_bytes, max_depth)
+    text = quick_dump(data, max_bytes, max_depth)
     if text is None:
         text = _Strict(root, max_bytes, max_depth, encoder).text_of(data)
-    if (size := _size(text)) > max_bytes:
+    if (size := size_of(text)) > max_bytes:
         raise InvalidData(root, f"is {size:,} bytes; the limit is {max_bytes:,}", hint=_TOO_LARGE)
     return text
 
@@ -84,20 +76,21 @@ def decode(text: str | None) -> Any:
 _decode = json.JSONDecoder().raw_decode  # json.loads looks for white space first, which costs as much again
 
 
-def _quick(data: Any, max_bytes: int, max_depth: int) -> str | None:
+def quick_dump(data: Any, max_bytes: int, max_depth: int) -> str | None:
     """The JSON text of data that is evidently fine; None when it needs a closer look."""
     if not 0 < sys.get_int_max_str_digits() <= MAX_DIGITS or not _evident(data, max_bytes, max_depth):
         return None
     try:
-        text = _dump(data)
-        _size(text)  # raises for lone surrogates
+        text = dump(data)
+        size_of(text)  # raises for lone surrogates
     except (ValueError, TypeError, RecursionError):
         return None
     # NUL, or the harmless text backslash-u0000: the closer look will tell.
     return None if "\\u0000" in text else text
 
 
-def _size(text: str) -> int:
+def size_of(text: str) -> int:
+    """How many bytes the text takes; ``UnicodeEncodeError`` for lone surrogates."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -149,7 +142,7 @@ class _Strict:
 
     def text_of(self, data: Any) -> str:
         try:
-            return _dump(self.value(data, self.root, 0))
+            return dump(self.value(data, self.root, 0))
         except RecursionError:
             raise _invalid(self.root, "is nested too deeply", hint=_FLATTER) from None
         except _NoRoom:
@@ -192,7 +185,7 @@ class _Strict:
         plain = {}
         for key, item in value.items():
             if not isinstance(key, str):
-                raise _invalid(path, f"the key {_shown(key)} is not text", hint="Use str(key).")
+                raise _invalid(path, f"the key {shown(key)} is not text", hint="Use str(key).")
             self.text(key, path, "the key")
             plain[key] = self.value(item, _member(path, key), depth)
         return plain
@@ -211,8 +204,8 @@ class _Strict:
 
     def text(self, value: str, path: str, what: str) -> str:
         self.take(len(value))
-        if flaw := _flaw(value):
-            raise _invalid(path, f"{what} {_shown(value)} {flaw}", hint="Remove or replace it.")
+        if flaw := flaw_of(value):
+            raise _invalid(path, f"{what} {shown(value)} {flaw}", hint="Remove or replace it.")
         return value
 
     def need(self, size: int) -> None:
@@ -239,46 +232,40 @@ def _invalid(path: str, problem: str, *, hint: str) -> InvalidData:
     return InvalidData(shown, problem, hint=hint)
 
 
-def _convertible(value: int) -> bool:
+def is_convertible(value: int) -> bool:
+    """Whether Python writes and reads an int of that length."""
     try:
         return value.bit_length() <= _MAX_BITS and bool(int.__repr__(value))
     except ValueError:  # the limit of this process may be lower than the usual one
         return False
 
 
-def _long_int(value: int) -> str:
+def long_int_text(value: int) -> str:
+    """What to say of an int whose digits cannot be written."""
     return f"an int of {value.bit_length():,} bits"
 
 
 def _short_int(value: int, path: str) -> int:
-    if _convertible(value):
+    if is_convertible(value):
         return value
-    raise _invalid(path, f"{_long_int(value)} is too long", hint="Send it as text.")
+    raise _invalid(path, f"{long_int_text(value)} is too long", hint="Send it as text.")
 
 
 def _finite(value: float, path: str) -> float:
     if math.isfinite(value):
         return value
-    raise _invalid(path, f"{_special(value)} is not JSON", hint="Send None or a string instead.")
+    raise _invalid(path, f"{special_float_text(value)} is not JSON", hint="Send None or a string instead.")
 
 
-def _special(value: float) -> str:
+def special_float_text(value: float) -> str:
+    """The name of a float that is no number, or not a finite one."""
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
 
 
 def _member(path: str, key: str) -> str:
-    return f"{path}.{key}" if _PLAIN_KEY.fullmatch(key) else f"{path}[{_shown(key)}]"
-
-
-def _shown(value: object) -> str:
-    """A short, printable form of what may be anything."""
-    if isinstance(value, str):
-        return ascii(value[:40]) + ("…" if len(value) > 40 else "")
-    if value is None or isinstance(value, int | float):
-        return f"{_printed(value)[:40]} ({type(value).__name__})"
-    return f"a value of type {type(value).__name__}"
+    return f"{path}.{key}" if _PLAIN_KEY.fullmatch(key) else f"{path}[{shown(key)}]"
 
 
 def _not_json(value: Any, path: str) -> InvalidData:
@@ -304,13 +291,13 @@ _HINTS: tuple[tuple[tuple[type, ...], str], ...] = (
 
 
 def _size_problem(data: Any, max_bytes: int) -> str:
-    size = _at_least(data)
+    size = least_size(data)
     if size is None or size <= max_bytes:
         return f"is larger than {max_bytes:,} bytes"
     return f"is at least {size:,} bytes; the limit is {max_bytes:,}"
 
 
-def _at_least(data: Any, *, max_items: int = 20_000) -> int | None:
+def least_size(data: Any, *, max_items: int = 20_000) -> int | None:
     """How many bytes the text has at least, without making it; None if counting takes too long."""
     size, stack = 0, [data]
     for _ in range(max_items):
@@ -330,207 +317,3 @@ def _at_least(data: Any, *, max_items: int = 20_000) -> int | None:
         else:
             size += 1
     return None
-
-
-def clean_output(value: Any, *, max_bytes: int) -> tuple[str | None, bool]:
-    """JSON text that can be stored, whatever ``value`` is, and whether it had to be changed."""
-    if value is None:
-        return None, False
-    try:
-        text = _quick(value, max_bytes, MAX_OUTPUT_DEPTH)
-        if text is not None and _size(text) <= max_bytes:
-            return text, False
-        return _cleaned(value, max_bytes)
-    except Exception:  # a job must always be able to end, whatever its handler returned
-        return _dump({"truncated": True, "reason": f"unprintable {type(value).__name__}"}), True
-
-
-def _cleaned(value: Any, max_bytes: int) -> tuple[str, bool]:
-    cleaner = _Tolerant(max_bytes)
-    text = _dump(cleaner.value(value, 0))
-    size = _size(text)
-    if cleaner.overflowed:
-        return _truncated(text, max_bytes, max(size, _at_least(value) or 0)), True
-    if size > max_bytes:
-        return _truncated(text, max_bytes, size), True
-    return text, cleaner.changed
-
-
-def _truncated(text: str, max_bytes: int, size: int) -> str:
-    # A character of text may take four bytes, or two when escaped again.
-    start = text[: min(START_CHARS, max_bytes // 8)]
-    return _dump({"truncated": True, "bytes": size, "start": start})
-
-
-class _Tolerant:
-    """Walks an output and makes JSON of it; stops adding when there is no more room."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.room = max_bytes
-        self.changed = self.overflowed = False
-        self.above: set[int] = set()
-
-    def value(self, value: Any, depth: int) -> Any:
-        self.take(1)
-        kind = type(value)
-        if value is None or kind is bool:
-            return value
-        if issubclass(kind, str):
-            return self.text(value)
-        if issubclass(kind, int):
-            return self.number(value)
-        if issubclass(kind, float):
-            return value if math.isfinite(value) else self.instead(_special(value))
-        if issubclass(kind, dict | list | tuple):
-            return self.enclosed(value, depth + 1)
-        return self.instead(_printed(value))
-
-    def enclosed(self, value: dict[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> Any:
-        if id(value) in self.above:
-            return self.instead("circular reference")
-        if depth > MAX_OUTPUT_DEPTH:
-            self.changed = True
-            return {"truncated": True, "reason": f"more than {MAX_OUTPUT_DEPTH} levels deep"}
-        self.above.add(id(value))
-        try:
-            return self.mapping(value, depth) if isinstance(value, dict) else self.sequence(value, depth)
-        finally:
-            self.above.discard(id(value))
-
-    def mapping(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
-        plain = {}
-        for key, item in value.items():
-            if self.overflowed:
-                break
-            name = self.text(key) if isinstance(key, str) else self.instead(_printed(key))
-            plain[name] = self.value(item, depth)
-        return plain
-
-    def sequence(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
-        plain = []
-        for item in value:
-            if self.overflowed:
-                break
-            plain.append(self.value(item, depth))
-        return plain
-
-    def number(self, value: int) -> Any:
-        return value if _convertible(value) else self.instead(_long_int(value))
-
-    def text(self, value: str) -> str:
-        self.take(len(value))
-        if self.overflowed:
-            value = value[: START_CHARS * 2]
-        cleaned = _storable(value)
-        self.changed = self.changed or cleaned != value
-        return cleaned
-
-    def instead(self, text: str) -> str:
-        self.changed = True
-        return self.text(text)
-
-    def take(self, size: int) -> None:
-        self.room -= size
-        self.overflowed = self.overflowed or self.room < 0
-
-
-def _printed(value: object) -> str:
-    """``str(value)``, or what comes nearest when that raises."""
-    try:
-        return str.__str__(str(value))
-    except Exception:  # not our code raises here, and a text is wanted all the same
-        return _represented(value)
-
-
-def _represented(value: object) -> str:
-    try:
-        return str.__str__(repr(value))
-    except Exception:  # as above
-        return f"unprintable {type(value).__name__}"
-
-
-def _storable(text: str) -> str:
-    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text) if _flaw(text) else text
-
-
-def _flaw(text: str) -> str:
-    """What PostgreSQL cannot store in ``text``, if anything."""
-    if text.isascii() and "\0" not in text:
-        return ""
-    found = _UNSTORABLE.search(text)
-    if found is None:
-        return ""
-    name = "NUL" if found.group() == "\0" else "a lone surrogate"
-    return f"contains {name} ({found.group()!a}) at character {found.start()}"
-
-
-def clean_text(value: object, *, max_chars: int) -> str:
-    """Text that can be stored, whatever ``value`` is; a long one is cut, and says so."""
-    text = _spoken(value)
-    if len(text) <= max_chars:
-        return _storable(text)
-    note = f"… (cut: {len(text):,} characters)"
-    return (_storable(text[: max(0, max_chars - len(note))]) + note)[:max_chars]
-
-
-def _spoken(value: object) -> str:
-    if issubclass(type(value), str):
-        return str.__str__(value)
-    try:
-        return str.__str__(str(value))
-    except Exception:  # an exception whose own message raises is still a failure to be told
-        return f"unprintable {type(value).__name__}"
-
-
-def check_text(value: object, *, option: str, max_length: int, required: bool = False) -> str:
-    """``value`` as plain text that PostgreSQL can store; ``InvalidOption`` if it is not that.
-
-    None is the empty text.
-    """
-    if value is None and not required:
-        return ""
-    if not isinstance(value, str) or not issubclass(type(value), str):
-        raise InvalidOption(option, f"expected text, got {_shown(value)}")
-    if not value and required:
-        raise InvalidOption(option, "must not be empty")
-    if len(value) > max_length:
-        raise InvalidOption(option, f"has {len(value):,} characters; the limit is {max_length:,}")
-    if flaw := _flaw(value):
-        raise InvalidOption(option, flaw)
-    return str.__str__(value)
-
-
-def check_tags(tags: object) -> list[str]:
-    """Tags in their order, each once; ``InvalidOption`` for what is not a list of short texts."""
-    if tags is None or (isinstance(tags, tuple | list) and not tags):
-        return []
-    if isinstance(tags, str | bytes):
-        raise InvalidOption("tags", "expected several texts, got one", hint=f"Write tags=[{tags[:40]!a}].")
-    if not isinstance(tags, Iterable) or isinstance(tags, Mapping):
-        raise InvalidOption("tags", f"expected a list of texts, got a value of type {type(tags).__name__}")
-    kept: dict[str, None] = {}
-    for place, tag in enumerate(tags):
-        kept[check_text(tag, option=f"tags[{place}]", max_length=MAX_TAG_LENGTH, required=True)] = None
-        if len(kept) > MAX_TAGS:
-            raise InvalidOption("tags", f"there are more than {MAX_TAGS}")
-    return list(kept)
-
-
-def check_queue_name(name: object) -> str:
-    """``name`` as the name of a queue; ``InvalidOption`` tells the first bad character."""
-    if isinstance(name, str) and _QUEUE_NAME.fullmatch(name):
-        return str.__str__(name)
-    text = check_text(name, option="queue name", max_length=MAX_QUEUE_NAME, required=True)
-    bad = next((character for character in text if not _NAME_CHARACTER.match(character)), "")
-    problem = f"{_spelled(bad)} is not allowed" if bad else f"{text[0]!r} is not allowed at the start"
-    raise InvalidOption(
-        "queue name",
-        problem,
-        hint="Use letters, digits and _ - . / : of ASCII, starting with a letter or a digit.",
-    )
-
-
-def _spelled(character: str) -> str:
-    if character.isascii() and character.isprintable():
-        return repr(character)
-    return f"{character!a} ({unicodedata.name(character, 'unnamed')})"

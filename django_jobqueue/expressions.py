@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import models
-from django.db.models import Func
+from django.db.models import Expression, Func
+
+from .postgresql import ListField
 
 SEQUENCE = "jobqueue_job_seq"
+NEXT_SEQ = f"nextval('{SEQUENCE}'::regclass)"
 WORKER_LOCK = "hashtextextended('jobqueue worker ' || {}, 0)"  # the key of a worker's session lock
 
 
-class StatementTimestamp(Func):
+class ColumnDefault(Func):
+    """SQL without arguments that is the default of a column.
+
+    A migration names no class of ours but spells out the SQL, because what it does must not change when a class does. A
+    change of the class is then a change of the model, which ``makemigrations`` finds.
+    """
+
+    def deconstruct(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "django.db.models.Func", (), {"template": self.template, "output_field": self.output_field}
+
+
+class StatementTimestamp(ColumnDefault):
     """The database's time at the start of this statement.
 
     Never ``now()``, because that is the start of the transaction: in a long one a job just sent would not be due.
@@ -21,21 +36,21 @@ class StatementTimestamp(Func):
     output_field = models.DateTimeField()
 
 
-class NextSeq(Func):
+class NextSeq(ColumnDefault):
     """The next number in the order of sends."""
 
-    template = f"nextval('{SEQUENCE}'::regclass)"
+    template = NEXT_SEQ
     output_field = models.BigIntegerField()
 
 
-class CurrentSeq(Func):
+class CurrentSeq(ColumnDefault):
     """The number that this very row was given: defaults are filled in the order of the columns."""
 
     template = f"currval('{SEQUENCE}'::regclass)"
     output_field = models.BigIntegerField()
 
 
-class CurrentXid(Func):
+class CurrentXid(ColumnDefault):
     """The sender's transaction id, for the order audit."""
 
     template = "(pg_current_xact_id()::text::bigint)"
@@ -90,32 +105,55 @@ class HasSessionLock(Func):
     output_field = models.BooleanField()
 
 
-class ColumnSize(Func):
+def column_size(column: str) -> Func:
     """How many bytes a value takes in its row: unlike its length as text, this costs nothing at an update."""
-
-    function = "pg_column_size"
-    output_field = models.IntegerField()
+    return Func(column, function="pg_column_size", output_field=models.IntegerField())
 
 
-class EmptyJsonList(Func):
+class EmptyJsonList(ColumnDefault):
     template = "'[]'::jsonb"
     output_field = models.JSONField()
 
 
-class EmptyTextList(Func):
+class EmptyTextList(ColumnDefault):
     template = "'{}'::text[]"
-
-    def __init__(self, *expressions: Any, **extra: Any) -> None:
-        from django.contrib.postgres.fields import ArrayField
-
-        super().__init__(*expressions, output_field=ArrayField(models.TextField()), **extra)
+    output_field = ListField(models.TextField())
 
 
-class Tid(Func):
+class Tid(Expression):
     """Where the row lies: the quickest way back to a row that this transaction has locked."""
 
-    template = '"jobqueue_job"."ctid"'
     output_field = models.TextField()
+    alias = ""
+
+    def resolve_expression(self, query: Any = None, *args: Any, **options: Any) -> Tid:
+        if self.alias:
+            return self  # of a subquery, which is resolved once more by the query around it
+        resolved = self.copy()
+        resolved.alias = query.get_initial_alias()
+        return resolved
+
+    def relabeled_clone(self, change_map: Mapping[str, str]) -> Tid:
+        clone = self.copy()
+        clone.alias = change_map.get(self.alias, self.alias)
+        return clone
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        return f'{quoted(compiler, self.alias)}."ctid"', ()
+
+
+def quoted(compiler: Any, alias: str) -> str:
+    """The name of a table within a query, in the quotes of this version of Django."""
+    quote: Any = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias  # before Django 6.1
+    return str(quote(alias))
+
+
+class LiesAt(Func):
+    """Whether the row lies at one of these places, an array that is made before the rows are read."""
+
+    template = "%(expressions)s)"
+    arg_joiner = " = ANY("
+    output_field = models.BooleanField()
 
 
 class Seconds(Func):

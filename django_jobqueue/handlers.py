@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import update_wrapper
@@ -14,9 +15,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
 from .conf import get_settings
-from .encoding import check_queue_name
 from .exceptions import InvalidOption
 from .options import JOB_OPTIONS, YEAR
+from .text import check_queue_name
 
 if TYPE_CHECKING:
     from .models import Job
@@ -230,24 +231,47 @@ def _signature(function: Callable[..., Any], handler: Handler[Any, Any]) -> insp
 
 # The registry -------------------------------------------------------------------------------------------------------
 
-_handlers: dict[str, Handler[Any, Any]] = {}  # by name and alias
-_sources: list[Callable[[str], Handler[Any, Any] | None]] = []  # where else a name may be known
+Source = Callable[[str], "Handler[Any, Any] | None"]
+
+
+class HandlerRegistry:
+    """The handlers that the imported modules declare, and where else a name may be known.
+
+    It lives as long as the process: a module declares its handlers once, when it is imported.
+    """
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Handler[Any, Any]] = {}  # by name and alias
+        self.sources: list[Source] = []
+
+    @contextmanager
+    def restored(self, *, empty: bool = False) -> Iterator[None]:
+        """For tests that declare handlers: they are forgotten at the end. With ``empty`` none is known at first."""
+        before = self.by_name
+        self.by_name = {} if empty else dict(before)
+        try:
+            yield
+        finally:
+            self.by_name = before
+
+
+registry = HandlerRegistry()
 
 
 def register(handler: Handler[Any, Any]) -> None:
     for name in (handler.name, *handler.aliases):
-        other = _handlers.get(name)
+        other = registry.by_name.get(name)
         if other is not None and _place(other) != _place(handler):
             raise ImproperlyConfigured(
                 f"Two handlers are named {name!r}: {_place(other)} and {_place(handler)}. Give one another name."
             )
-        _handlers[name] = handler
+        registry.by_name[name] = handler
 
 
 def unregister(handler: Handler[Any, Any]) -> None:
     """For tests that declare handlers."""
-    for name in [name for name, one in _handlers.items() if one is handler]:
-        del _handlers[name]
+    for name in [name for name, one in registry.by_name.items() if one is handler]:
+        del registry.by_name[name]
 
 
 def _place(handler: Handler[Any, Any]) -> str:
@@ -255,15 +279,15 @@ def _place(handler: Handler[Any, Any]) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
 
 
-def add_source(source: Callable[[str], Handler[Any, Any] | None]) -> None:
+def add_source(source: Source) -> None:
     """Ask this, too, for the handler of a name that nobody has registered."""
-    if source not in _sources:
-        _sources.append(source)
+    if source not in registry.sources:
+        registry.sources.append(source)
 
 
 def known(name: str) -> Handler[Any, Any] | None:
     """The handler registered under that name."""
-    return _handlers.get(name)
+    return registry.by_name.get(name)
 
 
 def served(handlers: Iterable[Handler[Any, Any]]) -> set[str]:
@@ -272,7 +296,7 @@ def served(handlers: Iterable[Handler[Any, Any]]) -> set[str]:
 
 
 def all_handlers() -> list[Handler[Any, Any]]:
-    return list(dict.fromkeys(_handlers.values()))
+    return list(dict.fromkeys(registry.by_name.values()))
 
 
 def autodiscover() -> list[Handler[Any, Any]]:
@@ -294,7 +318,7 @@ def discovered() -> Callable[[str, str], Handler[Any, Any] | None] | None:
 def find(queue: str, name: str) -> Handler[Any, Any] | None:
     """The handler of a job: by its name, or, for a job without one, the queue's only or default handler."""
     if name:
-        return _handlers.get(name) or next(filter(None, (source(name) for source in _sources)), None)
+        return registry.by_name.get(name) or next(filter(None, (source(name) for source in registry.sources)), None)
     candidates = _unnamed(queue)
     chosen = [handler for handler in candidates if handler.default] or candidates
     return chosen[0] if len(chosen) == 1 else None
@@ -314,7 +338,7 @@ def missing_text(queue: str, name: str) -> str:
                 f"The job names no handler, and queue {queue!r} has several: {', '.join(there)}; mark one default=True."
             )
         return f"The job names no handler, and queue {queue!r} has none."
-    close = get_close_matches(name, _handlers, n=1)
+    close = get_close_matches(name, registry.by_name, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"There is no handler named {name!r}.{hint}"
 

@@ -14,19 +14,22 @@ from uuid import UUID
 from django.db import connections, transaction
 from django.db.models import Exists, OuterRef
 
-from . import services, statistics
-from .engine.databases import database
+from . import services
+from .engine import sql
+from .engine.databases import database, rows
 from .engine.recovery import release_due
 from .engine.sweeps import bounded
-from .engine.transactions import in_transaction, joins, rows
+from .engine.transactions import in_transaction, joins
 from .expressions import StatementTimestamp
 from .identifiers import uuid7
 from .models import Job, Maintenance, Worker
+from .services.maintain import fill_minutes, forget_old_minutes
+from .services.operations import advance_operations
 
 logger = logging.getLogger("django_jobqueue.maintenance")
 
-LEASE_SECONDS = 60  # renewed before each step; when a process dies in a pass, the others wait that long
 KEEP_WORKERS = timedelta(days=1)
+OPERATIONS_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class _Work(NamedTuple):
 
 
 def maintain(*, every: float = 0.0, using: str | None = None) -> MaintenanceReport:
-    """Expire, recover, let go what is due, check lanes, count minutes, clean up, warn: once, in bounded time.
+    """Expire, recover, let go what is due, check lanes, count, clean up, warn, continue operations: in bounded time.
 
     Of all processes one does it at a time; the others get a report that says ``skipped``, and so does one that asks
     less than ``every`` seconds after the last pass began. A step that fails is logged and stops no other.
@@ -100,32 +103,23 @@ def maintain(*, every: float = 0.0, using: str | None = None) -> MaintenanceRepo
 
 # ----------------------------------------------------------------------------------------------------- one at a time
 
-# A time that lies too far ahead was written before the database's clock was put back, and does not count.
-_FREE = f"""
-SELECT id FROM jobqueue_maintenance CROSS JOIN statement_timestamp() now
-WHERE (lease_until BETWEEN now AND now + interval '{2 * LEASE_SECONDS} seconds') IS NOT TRUE
-    AND (began_at BETWEEN now - %s * interval '1 second' AND now) IS NOT TRUE
-FOR UPDATE SKIP LOCKED
-"""
-_ENSURE = "INSERT INTO jobqueue_maintenance (id, places, report) VALUES (%s, '{}', '{}') ON CONFLICT DO NOTHING"
-
 
 def _row(using: str) -> Any:
     return Maintenance.objects.using(using)
 
 
 def _lease() -> Any:
-    return StatementTimestamp() + timedelta(seconds=LEASE_SECONDS)
+    return StatementTimestamp() + timedelta(seconds=sql.maintain.LEASE_SECONDS)
 
 
 def _take(using: str, holder: UUID, every: float) -> bool:
     """Whether the pass is ours. Nobody is waited for: who has the row locked is just taking it."""
     if not _row(using).exists():
         with connections[using].cursor() as cursor:
-            cursor.execute(_ENSURE, [Maintenance.ONLY])
+            cursor.execute(sql.maintain.ENSURE_ROW, [Maintenance.ONLY])
 
     def take() -> bool:
-        if not rows(using, _FREE, [every]):
+        if not rows(using, sql.maintain.FREE_PASS, [every]):
             return False
         taken = _row(using).update(holder=holder, lease_until=_lease(), began_at=StatementTimestamp())
         return bool(taken)
@@ -184,7 +178,7 @@ def _check_lanes(using: str) -> dict[str, int]:
 
 
 def _count(using: str) -> dict[str, int]:
-    return {"minutes": statistics.fill_minutes(using=using)}
+    return {"minutes": fill_minutes(using=using)}
 
 
 def _clean_up(using: str) -> dict[str, int]:
@@ -200,7 +194,7 @@ def _forget(using: str) -> dict[str, int]:
     return {
         "workers": _forget_workers(using),
         "runs": services.forget_old_runs(using=using),
-        "minutes": statistics.forget_old_minutes(using=using),
+        "minutes": forget_old_minutes(using=using),
         "staged": services.forget_staged(using=using),
     }
 
@@ -212,6 +206,10 @@ def _forget_workers(using: str) -> int:
     return old.exclude(Exists(held))._raw_delete(using)
 
 
+def _continue_operations(using: str) -> dict[str, int]:
+    return advance_operations(seconds=OPERATIONS_SECONDS, using=using)
+
+
 STEPS: tuple[_Work, ...] = (
     _Work("recover", _recover),
     _Work("expire", _expire),
@@ -221,4 +219,5 @@ STEPS: tuple[_Work, ...] = (
     _Work("cleanup", _clean_up, seconds=20.0),
     _Work("backlogs", _warn),
     _Work("forget", _forget),
+    _Work("operations", _continue_operations, seconds=OPERATIONS_SECONDS),
 )

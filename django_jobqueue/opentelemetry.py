@@ -18,7 +18,7 @@ from . import __version__
 from .handlers import CancelJob, RetryLater, Snooze
 
 if TYPE_CHECKING:
-    from .engine.drafts import Checked
+    from .carriers import Outgoing
     from .models import Job
 
 SYSTEM = "django_jobqueue"
@@ -35,7 +35,7 @@ class Tracing:
         self._tracer = trace.get_tracer(SYSTEM, __version__)
 
     @contextmanager
-    def sending(self, queue: str, jobs: Sequence[Checked]) -> Iterator[dict[str, str] | None]:
+    def sending(self, queue: str, jobs: Sequence[Outgoing]) -> Iterator[dict[str, str] | None]:
         attributes = _attributes(queue, "send")
         if len(jobs) == 1:
             attributes["messaging.message.id"] = str(jobs[0].id)

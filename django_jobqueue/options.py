@@ -1,7 +1,8 @@
-"""The options of queues and jobs: one table says what each may be and what it is by default."""
+"""The options of queues, jobs and schedules: one table says what each may be and what it is by default."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,18 +11,23 @@ from types import MappingProxyType
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.db import models
 from django.utils.timezone import is_naive
 
-from .conf import get_settings
-from .encoding import check_queue_name, check_text
+from .catch_up import CatchUp
+from .conf import get_encoder, get_settings
+from .cron import check_cron, check_timezone
+from .encoding import encode
 from .exceptions import InvalidOption
 from .grouping import Grouping
 from .policies import ALIASES, POLICIES, DelayedHead, OnExhausted, QueuePolicy
 from .states import FailureReason, JobState
+from .text import check_queue_name, check_tags, check_text
 
 DAY = 24 * 60 * 60
 YEAR = 366 * DAY
 LARGEST = 2**31 - 1  # the columns are PostgreSQL integers
+MAX_SCHEDULE_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class Option:
     nullable: bool = False
     minimum: int = 0
     choices: tuple[str, ...] = ()
+    max_length: int = 255
 
     def clean(self, value: object) -> Any:
         """``value`` as it is stored; ``InvalidOption`` if it may not be that."""
@@ -93,8 +100,34 @@ def _queue(option: Option, value: object) -> str:
         raise option.refused(error.problem, error.hint) from None
 
 
+def _queue_or_its_name(option: Option, value: object) -> str:
+    return _queue(option, getattr(value, "name", value) if isinstance(value, models.Model) else value)
+
+
 def _text(option: Option, value: object) -> str:
-    return check_text(value, option=option.name, max_length=500)
+    return check_text(value, option=option.name, max_length=option.max_length)
+
+
+def _cron(option: Option, value: object) -> str:
+    return check_cron(value)
+
+
+def _timezone(option: Option, value: object) -> str:
+    return check_timezone(value)
+
+
+def _tags(option: Option, value: object) -> list[str]:
+    return check_tags(value)
+
+
+def _priority(option: Option, value: object) -> int:
+    return check_int(value, option=option.name, minimum=-LARGEST, maximum=LARGEST)
+
+
+def _data(option: Option, value: object) -> Any:
+    settings = get_settings()
+    text = encode(value, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=get_encoder())
+    return json.loads(text)
 
 
 def _shown(value: object) -> str:
@@ -110,7 +143,7 @@ def _number(value: int) -> str:
 
 
 def _guess(value: object, known: tuple[str, ...]) -> str:
-    close = get_close_matches(value.lower(), known, n=1) if isinstance(value, str) else []
+    close = get_close_matches(value[:100].lower(), known, n=1) if isinstance(value, str) else []
     return f"Did you mean {close[0]!r}?" if close else ""
 
 
@@ -132,13 +165,36 @@ _QUEUE = (
     Option("warning_queue_size", _count, None, nullable=True, minimum=1),
     Option("delayed_head", _choice, DelayedHead.PASS.value, choices=tuple(DelayedHead.values)),
     Option("on_exhausted", _choice, OnExhausted.BLOCK.value, choices=tuple(OnExhausted.values)),
-    Option("description", _text, ""),
+    Option("description", _text, "", max_length=500),
+)
+_REQUIRED_OF_SCHEDULES = (
+    Option("queue", _queue_or_its_name, None),
+    Option("cron", _cron, None),
+)
+_SCHEDULE = (
+    Option("timezone", _timezone, "UTC"),
+    Option("handler", _text, ""),
+    Option("data", _data, None, nullable=True),
+    Option("priority", _priority, 0),
+    Option("singleton_key", _text, ""),
+    Option("group_key", _text, ""),
+    Option("tags", _tags, ()),
+    Option("catch_up", _choice, CatchUp.LAST.value, choices=tuple(CatchUp.values)),
+    Option("enabled", _flag, True),
 )
 _OF_JOBS: Mapping[str, Option] = MappingProxyType({option.name: option for option in _JOB})
 _OF_QUEUES: Mapping[str, Option] = MappingProxyType({option.name: option for option in _QUEUE + _JOB})
+_OF_SCHEDULES: Mapping[str, Option] = MappingProxyType(
+    {option.name: option for option in _REQUIRED_OF_SCHEDULES + _SCHEDULE}
+)
 
 JOB_OPTIONS: tuple[str, ...] = tuple(_OF_JOBS)
 QUEUE_OPTIONS: tuple[str, ...] = tuple(_OF_QUEUES)
+SCHEDULE_OPTIONS: tuple[str, ...] = (*_OF_SCHEDULES, *JOB_OPTIONS)
+REQUIRED_OF_SCHEDULES: tuple[str, ...] = tuple(option.name for option in _REQUIRED_OF_SCHEDULES)
+
+# The defaults of the columns, and what settings and verbs may replace.
+QUEUE_DEFAULTS: Mapping[str, Any] = MappingProxyType({option.name: option.default for option in _QUEUE + _JOB})
 
 
 def check_int(value: object, *, option: str, minimum: int, maximum: int) -> int:
@@ -188,13 +244,40 @@ def check_state(value: object) -> JobState:
     return JobState(value)
 
 
+def check_schedule_name(value: object) -> str:
+    """``value`` as the name of a schedule; ``InvalidOption`` if it cannot be one."""
+    name = check_text(value, option="name", max_length=MAX_SCHEDULE_NAME, required=True)
+    if name != name.strip() or not name.isprintable():
+        raise InvalidOption("name", f"{name[:40]!a} begins or ends with a space, or cannot be printed")
+    return name
+
+
+def check_on_duplicate(value: object) -> None:
+    """``InvalidOption`` unless ``value`` says what to do about a job that is there already."""
+    if value not in (None, "return", "ignore"):
+        raise InvalidOption("on_duplicate", f"expected 'return', 'ignore' or None, got {value!r:.40}")
+
+
+def check_ttl(ttl: object) -> timedelta:
+    """``ttl`` as a time greater than zero, if it is a number of seconds or a timedelta; ``InvalidOption`` otherwise."""
+    if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl == ttl and abs(ttl) < 10**11:
+        ttl = timedelta(seconds=ttl)
+    if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
+        raise InvalidOption("ttl", f"expected a time greater than zero, got {str(ttl)[:40]!r}")
+    return ttl
+
+
 def queue_defaults() -> dict[str, Any]:
     """The options of a queue that names none; ``ImproperlyConfigured`` if they are wrong."""
-    defaults = {option.name: option.default for option in _OF_QUEUES.values()}
     try:
-        return defaults | clean_queue_options(get_settings().QUEUE_DEFAULTS)
+        return {**QUEUE_DEFAULTS} | clean_queue_options(get_settings().QUEUE_DEFAULTS)
     except InvalidOption as error:
         raise ImproperlyConfigured(f"JOBQUEUE['QUEUE_DEFAULTS']: {error}") from error
+
+
+def schedule_defaults() -> dict[str, Any]:
+    """The options of a schedule that names only the required ones."""
+    return {option.name: option.clean(option.default) for option in _SCHEDULE}
 
 
 def clean_queue_options(options: Mapping[str, object], *, name: str | None = None) -> dict[str, Any]:
@@ -213,6 +296,22 @@ def clean_job_options(options: Mapping[str, object]) -> dict[str, Any]:
     return _clean(options, _OF_JOBS) if options else {}
 
 
+def clean_schedule_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """The given options of a schedule as its columns hold them; ``InvalidOption`` or ``InvalidData`` if one is wrong.
+
+    Options of jobs are found together under ``options``.
+    """
+    cleaned, of_jobs = dict[str, Any](), dict[str, Any]()
+    for name, value in options.items():
+        if name in _OF_JOBS:
+            of_jobs |= _clean({name: value}, _OF_JOBS)
+        else:
+            cleaned |= _clean({name: value}, _OF_SCHEDULES)
+    if "cron" in cleaned and "timezone" in cleaned:
+        check_cron(cleaned["cron"], cleaned["timezone"])  # whether the clock there ever shows such a time
+    return cleaned | {"options": of_jobs}
+
+
 def _clean(options: Mapping[str, object], known: Mapping[str, Option]) -> dict[str, Any]:
     cleaned = {}
     for name, value in options.items():
@@ -226,5 +325,7 @@ def _clean(options: Mapping[str, object], known: Mapping[str, Option]) -> dict[s
 def _unknown(name: object, known: Mapping[str, Option]) -> InvalidOption:
     if known is _OF_JOBS and name in _OF_QUEUES:
         return InvalidOption(str(name), "is an option of queues, not of jobs")
-    guess = _guess(name, tuple(known)) or f"Known are {', '.join(known)}."
-    return InvalidOption(str(name)[:100], "there is no such option", hint=guess)
+    names = SCHEDULE_OPTIONS if known is _OF_SCHEDULES else tuple(known)
+    guess = _guess(name, names) or f"Known are {', '.join(names)}."
+    of_what = " of schedules" if known is _OF_SCHEDULES else ""
+    return InvalidOption(str(name)[:100], f"there is no such option{of_what}", hint=guess)

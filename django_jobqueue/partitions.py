@@ -1,12 +1,9 @@
-"""The job table is partitioned by queue: how it is made, and how a queue gets a part of its own."""
+"""The job table is partitioned by queue: the names and the storage of its parts."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import Any
-
-from django.db.migrations.operations import CreateModel
 
 PARENT = "jobqueue_job"
 DEFAULT = "jobqueue_job_default"
@@ -39,25 +36,3 @@ def leaf_of(queue: str, partition: bool) -> str:
 
 def create_partition_sql(queue_literal: str, name: str) -> str:
     return f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF {PARENT} FOR VALUES IN ({queue_literal}) {WITH_STORAGE}"
-
-
-class CreatePartitionedModel(CreateModel):
-    """``CreateModel`` for a table that PostgreSQL partitions by list, with the partition key in its primary key."""
-
-    def __init__(self, *args: Any, partition_by: str = "queue_id", **kwargs: Any) -> None:
-        self.partition_by = partition_by
-        super().__init__(*args, **kwargs)
-
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        model = to_state.apps.get_model(app_label, self.name)
-        if not self.allow_migrate_model(schema_editor.connection.alias, model):
-            return
-        sql, params = schema_editor.table_sql(model)
-        table, key = model._meta.db_table, model._meta.pk.column
-        columns = sql.replace(" PRIMARY KEY", "", 1).rstrip().removesuffix(")")
-        schema_editor.execute(
-            f'{columns}, CONSTRAINT "{table}_pkey" PRIMARY KEY ("{key}", "{self.partition_by}"))'
-            f' PARTITION BY LIST ("{self.partition_by}")',
-            params or None,
-        )
-        schema_editor.deferred_sql.extend(schema_editor._model_indexes_sql(model))

@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import timedelta
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, transaction
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from .conf import get_settings
-from .engine.databases import database
-from .engine.sql.parts import IS_FETCHABLE, IS_RUNNING, NOW, listed
-from .engine.transactions import in_transaction, rows
 from .expressions import StatementTimestamp
 from .models import Maintenance, Queue, QueueTotal, Schedule, Worker
 from .policies import ORDERED
-from .services.inspect import waiting
+from .services.inspect import backlog
+from .services.inspect.jobs import job_database
+from .services.inspect.lists import by_index
 from .states import DEAD, ELIGIBLE, RUNNING, Hold
-from .statistics import BOUNDS, sum_of
+from .statistics import BOUNDS, COUNTERS, sum_of
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -74,35 +72,6 @@ FAMILIES: Mapping[str, _Family] = {
 
 # ------------------------------------------------------------------------------------------------------ what is read
 
-RUNNING_JOBS = f"""
-SELECT queue_id, state, count(*) FROM (
-    SELECT queue_id, state FROM jobqueue_job WHERE {IS_RUNNING} ORDER BY assignee, queue_id LIMIT %(most)s) seen
-GROUP BY 1, 2
-"""
-DEAD_JOBS = f"""
-SELECT q.name, q.policy, d.state, d.number, extract(epoch FROM {NOW} - d.since)::float8
-FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT state, count(*) AS number, min(finalized_at) AS since FROM (
-        SELECT state, finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
-        ORDER BY finalized_at LIMIT %(most)s) seen
-    GROUP BY state) d
-"""
-# The first of each priority, leaping from one priority to the next.
-_FRONT = (
-    "SELECT jobqueue_job.priority, GREATEST(created_at, start_after) AS since"
-    f" FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}"
-)
-OLDEST = f"""
-SELECT q.name, extract(epoch FROM {NOW} - min(f.since))::float8 FROM jobqueue_queue q CROSS JOIN LATERAL (
-    WITH RECURSIVE front(priority, since) AS (
-        ({_FRONT} ORDER BY priority DESC, position LIMIT 1)
-        UNION ALL
-        SELECT n.priority, n.since FROM front CROSS JOIN LATERAL (
-            {_FRONT} AND jobqueue_job.priority < front.priority
-            ORDER BY jobqueue_job.priority DESC, position LIMIT 1) n)
-    SELECT since FROM front LIMIT 100) f
-GROUP BY q.name
-"""
 
 _Sample = tuple[str, tuple[str, ...], Any]  # the family, its labels, and the value or histogram
 
@@ -117,7 +86,7 @@ def _waiting(using: str, most: int) -> Iterator[_Sample]:
         yield from (("jobqueue_jobs", (name, state.value), 0) for state in sorted(ELIGIBLE))
         yield from (("jobqueue_jobs_held", (name, hold.value), 0) for hold in Hold)
         yield "jobqueue_jobs_fetchable", (name,), 0
-    for queue, state, hold, number in waiting(most=most, using=using):
+    for queue, state, hold, number in backlog.waiting(most=most, using=using):
         yield "jobqueue_jobs", (queue, state), number
         yield ("jobqueue_jobs_held", (queue, hold), number) if hold else ("jobqueue_jobs_fetchable", (queue,), number)
 
@@ -125,7 +94,7 @@ def _waiting(using: str, most: int) -> Iterator[_Sample]:
 def _running(using: str, most: int) -> Iterator[_Sample]:
     for name in Queue.objects.using(using).values_list("name", flat=True):
         yield from (("jobqueue_jobs", (name, state.value), 0) for state in sorted(RUNNING))
-    for queue, state, number in rows(using, RUNNING_JOBS, {"most": max(most, MOST_RUNNING)}):
+    for queue, state, number in backlog.running(most=max(most, MOST_RUNNING), using=using):
         yield "jobqueue_jobs", (queue, state), number
 
 
@@ -136,7 +105,7 @@ def _dead(using: str, most: int) -> Iterator[_Sample]:
         if policy == ORDERED:
             yield "jobqueue_blocked_keys", (name,), 0
             oldest[name] = 0.0
-    for queue, policy, state, number, seconds in rows(using, DEAD_JOBS, {"most": most}):
+    for queue, policy, state, number, seconds in backlog.dead(most=most, using=using):
         yield "jobqueue_jobs", (queue, state), number
         if policy == ORDERED:  # where each of them blocks a key of its own
             yield "jobqueue_blocked_keys", (queue,), number
@@ -146,14 +115,14 @@ def _dead(using: str, most: int) -> Iterator[_Sample]:
 
 
 def _oldest(using: str, most: int) -> Iterator[_Sample]:
-    found = {name: max(0.0, seconds) for name, seconds in rows(using, OLDEST)}
+    found = backlog.oldest_fetchable(using=using)
     for name in Queue.objects.using(using).values_list("name", flat=True):
         yield "jobqueue_oldest_fetchable_seconds", (name,), found.get(name, 0.0)
 
 
 def _totals(using: str, most: int) -> Iterator[_Sample]:
     for total in QueueTotal.objects.using(using).order_by("queue_id"):
-        for name in ("sent", "started", "completed", "failed", "retried"):
+        for name in COUNTERS:
             yield f"jobqueue_{name}", (total.queue_id,), getattr(total, name)
         yield "jobqueue_waited_seconds", (total.queue_id,), total.waited
         yield "jobqueue_ran_seconds", (total.queue_id,), total.ran
@@ -196,27 +165,16 @@ def read(using: str, most: int) -> Iterator[_Sample]:
     def work() -> list[_Sample]:
         found: list[_Sample] = []
         errors = 0
-        with _hurried(using):
-            for part in PARTS:
-                try:
-                    with transaction.atomic(using=using):
-                        found += list(part(using, most))
-                except DatabaseError:
-                    errors += 1
-                    logger.warning("a part of the metrics is missing", extra={"part": part.__name__}, exc_info=True)
+        for part in PARTS:
+            try:
+                with transaction.atomic(using=using):
+                    found += list(part(using, most))
+            except DatabaseError:
+                errors += 1
+                logger.warning("a part of the metrics is missing", extra={"part": part.__name__}, exc_info=True)
         return [*found, ("jobqueue_scrape_errors", (), errors)]
 
-    yield from in_transaction(using, work)
-
-
-@contextmanager
-def _hurried(using: str) -> Iterator[None]:
-    """No statement may take longer than ``STATEMENT_MS``; in a caller's transaction its own limit comes back."""
-    setting = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
-    before = rows(using, setting, [f"{STATEMENT_MS}ms"])[0][0]
-    yield
-    if connections[using].in_atomic_block and not connections[using].needs_rollback:
-        rows(using, setting, [before])
+    yield from by_index(work, statement_ms=STATEMENT_MS, using=using)
 
 
 # ----------------------------------------------------------------------------------------------------- what is shown
@@ -250,7 +208,7 @@ class JobQueueCollector:
         """Read the database once, and yield what was found."""
         families = _families()
         sums: dict[tuple[str, tuple[str, ...]], Any] = {}
-        for name, labels, value in read(database(self.using), self.most):
+        for name, labels, value in read(job_database(self.using), self.most):
             key = name, labels
             sums[key] = value if isinstance(value, list) else sums.get(key, 0) + value
         for (name, labels), value in sums.items():

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db import models
-from django.db.models import Case, Count, F, IntegerField, Min, OuterRef, Q, Subquery, When
+from django.db.models import (
+    Case,
+    Count,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    IntegerField,
+    Min,
+    OuterRef,
+    Q,
+    Subquery,
+    When,
+)
 from django.db.models.functions import Coalesce
+from django.db.models.sql.datastructures import BaseTable
 
 from .claims import Claim
-from .expressions import StatementTimestamp
+from .expressions import LiesAt, StatementTimestamp, Tid, quoted
 from .policies import ORDERED
+from .selection import Range, Selection
 from .states import BLOCKING, DEAD, ELIGIBLE, FINAL, RUNNING, Hold, JobState
 
 if TYPE_CHECKING:
@@ -35,10 +52,35 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         return self.filter(paused_at__isnull=False)
 
 
+class PartOfTable(BaseTable):
+    """One partition of a table, under the name of the table."""
+
+    def __init__(self, table_name: str, alias: str, part: str) -> None:
+        super().__init__(table_name, alias)
+        self.alias, self.part = alias, part
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        return f"{connection.ops.quote_name(self.part)} {quoted(compiler, self.alias)}", ()
+
+    def relabeled_clone(self, change_map: Mapping[str | None, str]) -> PartOfTable:
+        return PartOfTable(self.table_name, change_map.get(self.alias, self.alias), self.part)
+
+
 class JobQuerySet(models.QuerySet["Job"]):
     def in_queue(self, queue: str) -> Self:
         """Also prunes the partitions, so every hot path begins with it."""
         return self.filter(queue=queue)
+
+    def in_part(self, leaf: str) -> Self:
+        """Read from one part of the table, the one that the queue lies in: that halves the time the planner takes."""
+        clone = self._chain()  # type: ignore[attr-defined]
+        alias = clone.query.get_initial_alias()
+        clone.query.alias_map[alias] = PartOfTable(self.model._meta.db_table, alias, leaf)
+        return clone  # type: ignore[no-any-return]
+
+    def located_by(self, rows: JobQuerySet) -> Self:
+        """Those that another query finds, which runs first: so that query decides by which index they are read."""
+        return self.filter(LiesAt(Tid(), ArraySubquery(rows.annotate(tid=Tid()).values("tid"))))
 
     def in_state(self, *states: str) -> Self:
         return self.filter(state__in=sorted(states))
@@ -104,6 +146,81 @@ class JobQuerySet(models.QuerySet["Job"]):
     def in_lane_of(self, job: Job) -> Self:
         return self.filter(queue=job.queue_id, singleton_key=job.singleton_key)
 
+    def blocking_keys(self) -> Self:
+        """Failed for good on an ordered queue: each holds its key until an operator decides."""
+        return self.filter(policy=ORDERED).dead()
+
+    def selected(self, selection: Selection) -> Self:
+        """The jobs that a selection means; whether they changed since its snapshot is asked by the operation."""
+        jobs = self
+        if selection.ids is not None:
+            jobs = jobs.filter(pk__in=selection.ids)
+        if selection.queue is not None:
+            jobs = jobs.in_queue(selection.queue)
+        if selection.states is not None:
+            jobs = jobs.in_state(*selection.states)
+        if selection.tags is not None:
+            jobs = jobs.tagged(selection.tags)
+        if selection.blocks_key:
+            jobs = jobs.blocking_keys()
+        if selection.search is not None:
+            jobs = jobs.found_by(selection.search)
+        if selection.duration is not None:
+            jobs = jobs.alias(ran=_RAN)
+        return jobs.filter(**_columns(selection))
+
+    def found_by(self, text: str) -> Self:
+        """The job of that id; or jobs whose id or key begins so."""
+        try:
+            return self.filter(pk=UUID(text))
+        except ValueError:
+            return self.filter(Q(singleton_key__startswith=text) | _id_begins(text))
+
+
+_ID_BEGINS = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{0,4}){0,3}-?[0-9a-fA-F]{0,12}")
+_RAN = ExpressionWrapper(  # how long the latest attempt took
+    Case(When(state=JobState.COMPLETED, then=F("finalized_at")), default=F("attempt_finished_at")) - F("assigned_at"),
+    output_field=DurationField(),
+)
+
+
+def _columns(selection: Selection) -> dict[str, Any]:
+    """What a selection says about columns, as look-ups; only what is given."""
+    look_ups: dict[str, Any] = {
+        "singleton_key": selection.key,
+        "singleton_key__startswith": selection.key_prefix,
+        "name": selection.handler,
+        "assignee": selection.worker,
+        "fingerprint": selection.fingerprint,
+        "seq__gt": selection.after_seq,
+        "seq__lte": selection.until_seq,
+        **_bounds("created_at", selection.created_at),
+        **_bounds("started_at", selection.started_at),
+        **_bounds("finalized_at", selection.finalized_at),
+        **_bounds("attempt", selection.attempt),
+        **_bounds("ran", _as_durations(selection.duration)),
+    }
+    return {name: value for name, value in look_ups.items() if value is not None}
+
+
+def _bounds(column: str, within: Range[Any] | None) -> dict[str, Any]:
+    return {} if within is None else {f"{column}__gte": within.low, f"{column}__lte": within.high}
+
+
+def _as_durations(seconds: Range[float] | None) -> Range[timedelta] | None:
+    if seconds is None:
+        return None
+    low, high = (None if bound is None else timedelta(seconds=bound) for bound in (seconds.low, seconds.high))
+    return Range(low, high)
+
+
+def _id_begins(text: str) -> Q:
+    """Ids that begin so, as a range, because an index knows ranges; nothing where it is no beginning of an id."""
+    if not _ID_BEGINS.fullmatch(text):
+        return Q(pk__in=[])
+    digits = text.replace("-", "").lower()
+    return Q(pk__gte=UUID(digits.ljust(32, "0")), pk__lte=UUID(digits.ljust(32, "f")))
+
 
 class BlockedKeyQuerySet(JobQuerySet):
     def with_waiting(self) -> Self:
@@ -127,7 +244,7 @@ class BlockedKeyQuerySet(JobQuerySet):
 
 class BlockedKeyManager(models.Manager["BlockedKey"]):
     def get_queryset(self) -> Any:
-        return BlockedKeyQuerySet(self.model, using=self._db).filter(policy=ORDERED).dead()
+        return BlockedKeyQuerySet(self.model, using=self._db).blocking_keys()
 
     def with_waiting(self) -> Any:
         return self.get_queryset().with_waiting()

@@ -21,3 +21,4 @@ EXPIRE_KILL_SECONDS = KILL_AFTER_SECONDS + LOOKS * TICK_SECONDS + AIR_SECONDS + 
 
 # Statements of a heartbeat may take half of WORKER_FENCE_SECONDS; the pause before them must fit into the other half.
 HEARTBEATS_PER_FENCE = 2
+OVERDUE_SECONDS = 300.0  # an active job past its time, or a schedule past its slot, needs attention

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .postgres import DEFAULT_FOLDER, HOST, PostgresError, persistent
+from .layout import DatabaseInUse, is_current, record, set_aside
+from .postgres import DEFAULT_FOLDER, HOST, PostgresError, Server, persistent
 
 PORT = 8000
 USER = PASSWORD = "admin"
@@ -106,7 +107,9 @@ def database(folder: Path) -> Iterator[dict[str, str]]:
     try:
         with persistent(folder) as server:
             environment = {**os.environ, **server.env, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+            replace_older_layout(server)
             run_to_end(environment, "migrate", "--verbosity", "0")
+            record(server)
             make_user(environment)
             yield environment
     except OSError as error:
@@ -116,6 +119,19 @@ def database(folder: Path) -> Iterator[dict[str, str]]:
             f"{error.filename} cannot be written ({error.strerror}); choose another folder: "
             "make demo ARGS='--folder /tmp/shop'."
         ) from error
+
+
+def replace_older_layout(server: Server) -> None:
+    if is_current(server):
+        return
+    try:
+        kept = set_aside(server)
+    except DatabaseInUse:
+        raise DemoError(
+            f"the database in {server.folder} has the tables of other code and is in use; stop what uses it, or "
+            "choose another folder: make demo ARGS='--folder /tmp/shop'."
+        ) from None
+    say(f"The database has the tables of other code: the demo starts with a new one and keeps the old one as {kept}.")
 
 
 def make_user(environment: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from django.db import connection
 from django_jobqueue import services, testing
 from django_jobqueue.models import Queue
 from django_jobqueue.policies import QueuePolicy
+from django_jobqueue.process_memory import ProcessMemory
 
 from .factories import QueueFactory
 
@@ -22,6 +23,12 @@ DELETE FROM pg_statistic WHERE starelid = 'jobqueue_job'::regclass
     OR starelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'jobqueue_job'::regclass);
 SELECT pg_stat_reset(), pg_stat_clear_snapshot()
 """
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process() -> None:
+    """No test knows what another one's verbs have remembered."""
+    ProcessMemory.forget_all()
 
 
 @pytest.fixture

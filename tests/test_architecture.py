@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import django_jobqueue
 
 PACKAGE = Path(django_jobqueue.__file__).parent
+VERBS = Path(__file__).parent.parent / "docs" / "reference" / "verbs.md"
 NAME = django_jobqueue.__name__
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
@@ -24,8 +26,16 @@ LOWEST: dict[str, set[str]] = {
     "states": set(),
     "policies": {"states"},
     "backoff": set(),
-    "encoding": {"exceptions"},
+    "process_memory": set(),
+    "text": {"exceptions"},
+    "encoding": {"exceptions", "text"},
+    "outputs": {"encoding", "text"},
+    "statistics": set(),
+    "counting": set(),
 }
+# Who may import the engine, and who its module of databases, which runs one statement and knows no jobs.
+MAY_IMPORT_ENGINE = {"engine", "services", "worker", "maintenance", "testing"}
+MAY_IMPORT_DATABASES = {"doctor", "pipeline"}
 # Parts that nothing below them may know.
 EDGES = {"admin", "cli", "worker", "pipeline", "tasks", "testing", "management", "templatetags"}
 MAY_IMPORT_SPARK = {"pipeline"}
@@ -91,6 +101,18 @@ def test_the_engine_knows_no_verbs(module):
     assert {part(name) for name in ours(module)}.isdisjoint(above)
 
 
+@pytest.mark.parametrize("module", [module for module in MODULES if part(module) not in MAY_IMPORT_ENGINE])
+def test_edges_ask_verbs_and_not_the_engine(module):
+    allowed = {"engine.databases"} if part(module) in MAY_IMPORT_DATABASES else set()
+    assert {name for name in ours(module) if part(name) == "engine"} <= allowed
+
+
+def test_services_are_the_chapters_of_the_page_about_verbs():
+    titles = re.findall(r"^## (.+)$", VERBS.read_text(), flags=re.MULTILINE)
+    chapters = {title.lower().replace(" ", "_") for title in titles} - {"in_async_code"}
+    assert {module.split(".")[1] for module in MODULES if module.startswith("services.")} == chapters
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_no_module_imports_private_names_of_another(module):
     nodes = [node for node in ast.walk(tree(module)) if isinstance(node, ast.ImportFrom) and node.level]
@@ -125,6 +147,45 @@ def test_the_datasource_imports_no_django(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_a_file_is_named_for_its_concept(module):
     assert WORDS_NOT_USED.isdisjoint(module.split("."))
+
+
+# ----------------------------------------------------------------------------------------- what a process remembers
+
+# Empty and never filled, except the first, which services.fetch fills.
+BARE = {("engine.drafts", "_NO_TAGS"), ("pipeline.lake", "UPGRADES")}
+
+EMPTY = ("{}", "[]", "set()", "dict()", "list()", "deque(", "defaultdict(", "WeakKeyDictionary(", "WeakSet(")
+
+
+def bare_memories(node: ast.Module) -> Iterator[str]:
+    """Names at the top of a module that begin empty, to be filled later, and those that a function assigns."""
+    for each in node.body:
+        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            if ast.unparse(each.value).rpartition(".")[2].startswith(EMPTY):
+                yield from map(ast.unparse, targets)
+    yield from (name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_a_process_remembers_has_an_owner(module):
+    """An object with a name, which says for how long; see process_memory."""
+    assert {(module, name) for name in bare_memories(tree(module))} <= BARE
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        "x = {}",
+        "x: dict[str, int] = {}",
+        "x = set()",
+        "x = weakref.WeakKeyDictionary()",
+        "x = defaultdict(list)",
+        "def f():\n    global x\n    x = 1",
+    ),
+)
+def test_a_memory_without_an_owner_would_be_found(line):
+    assert list(bare_memories(ast.parse(line))) == ["x"]
 
 
 # ------------------------------------------------------------------------------------------------ who writes a state
@@ -172,17 +233,6 @@ def test_only_verbs_write_a_state(module):
     assert list(state_writes(tree(module))) == []
 
 
-@pytest.mark.parametrize("module", OTHERS)
-def test_only_verbs_write_sql_that_changes_jobs(module):
-    """Text that updates, deletes or stores jobs; tables are made by the migration and its helpers."""
-    texts = [node.value for node in ast.walk(tree(module)) if isinstance(node, ast.Constant) if type(node.value) is str]
-
-    wrote = [
-        text for text in texts for verb in ("UPDATE", "DELETE FROM", "INSERT INTO") if f"{verb} jobqueue_job" in text
-    ]
-    assert wrote == []
-
-
 @pytest.mark.parametrize(
     "line",
     (
@@ -208,3 +258,63 @@ def test_reading_a_state_is_not_writing_it(line):
 def test_models_take_postgresql_s_fields_and_indexes_from_us(module):
     """Django's own would make django.contrib.postgres an app that every project must install, from Django 6.0 on."""
     assert not [name for name in imports(module) if name.startswith("django.contrib.postgres")]
+
+
+# ---------------------------------------------------------------------------------------------------- where SQL stands
+
+# A statement that names one of our tables, and text that begins as a statement.
+ON_OUR_TABLES = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|COPY|TABLE|ONLY)\s+\"?jobqueue_\w+")
+STATEMENT = re.compile(
+    r"\s*\(?(?:SELECT|WITH(?= \w)|INSERT INTO|UPDATE|DELETE FROM|COPY|LISTEN|NOTIFY)\s", re.MULTILINE
+)
+OUTSIDE_SQL = [module for module in MODULES if not module.startswith("engine.sql")]
+# These ask the server about itself: its catalogue, its clock, its transactions; Spark reads jobs without Django.
+MAY_ASK_THE_SERVER = {"doctor", "pipeline", "expressions"}
+MAY_ASK_THE_CLOCK = {"models.schedule"}  # no model may import the engine
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    """All strings but docstrings; what an f-string fills in is left out."""
+    parts = {id(part) for each in ast.walk(node) if isinstance(each, ast.JoinedStr) for part in each.values}
+    parts |= {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Expr)}
+    for each in ast.walk(node):
+        if isinstance(each, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in each.values)
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in parts:
+            yield each.value
+
+
+@pytest.mark.parametrize("module", OUTSIDE_SQL)
+def test_sql_on_our_tables_stands_in_engine_sql(module):
+    assert [text for text in texts(tree(module)) if ON_OUR_TABLES.search(text)] == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [module for module in OUTSIDE_SQL if part(module) not in MAY_ASK_THE_SERVER and module not in MAY_ASK_THE_CLOCK],
+)
+def test_statements_stand_in_engine_sql(module):
+    assert [text for text in texts(tree(module)) if STATEMENT.match(text)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        'A = "SELECT 1 FROM jobqueue_job"',
+        'A = f"SELECT 1 FROM jobqueue_job WHERE {which}"',
+        'def f():\n    run("DELETE FROM jobqueue_worker")',
+        'A = "WITH a AS (SELECT 1) UPDATE jobqueue_queue SET name = 1"',
+        'A = "SELECT 1 " "FROM x JOIN jobqueue_job_default j ON true"',
+    ),
+)
+def test_a_statement_on_our_tables_would_be_found(line):
+    (text,) = texts(ast.parse(line))
+    assert ON_OUR_TABLES.search(text)
+    assert STATEMENT.match(text)
+
+
+@pytest.mark.parametrize(
+    "line", ('"""FROM jobqueue_job"""', "A = \"SELECT to_regclass('jobqueue_job')\"", 'A = "jobqueue_job_lane"')
+)
+def test_names_of_tables_and_what_is_said_about_them_are_not_statements_on_them(line):
+    assert not [text for text in texts(ast.parse(line)) if ON_OUR_TABLES.search(text)]

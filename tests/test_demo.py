@@ -1,15 +1,20 @@
-"""What the demo says when it cannot be, each in one sentence."""
+"""What the demo says when it cannot be, each in one sentence; and what it does with the database of other code."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
-from example_project.demo import java_hint
+from example_project import postgres
+from example_project.demo import DemoError, database, java_hint
+from example_project.layout import is_current
 from tests.demo_process import ROOT, empty_folder, environment
 
 
@@ -70,3 +75,87 @@ def test_make_takes_the_newest_python_that_works(tmp_path, goal):
     done = subprocess.run(asked, cwd=ROOT, env=found, capture_output=True, text=True, check=True)
 
     assert "python3.13 -m venv /nowhere/venv" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[postgres.Server]:
+    """The running server of a demo that has been there before."""
+    with empty_folder() as folder, postgres.persistent(folder) as server:
+        with database(server.folder):
+            pass
+        yield server
+
+
+def query(server: postgres.Server, text: str, *, name: str | None = None) -> list[tuple[Any, ...]]:
+    with psycopg.connect(server.dsn, dbname=name or server.database) as connection:
+        cursor = connection.execute(text)
+        return cursor.fetchall() if cursor.description else []
+
+
+def databases(server: postgres.Server) -> set[str]:
+    return {name for (name,) in query(server, "SELECT datname FROM pg_database WHERE NOT datistemplate")}
+
+
+@pytest.mark.parametrize(
+    ("change", "undo"),
+    (
+        ("UPDATE demo_layout SET digest = 'x' || digest", "UPDATE demo_layout SET digest = substr(digest, 2)"),
+        (
+            "INSERT INTO django_migrations (app, name, applied) VALUES ('jobqueue', '0002_of_other_code', now())",
+            "DELETE FROM django_migrations WHERE name = '0002_of_other_code'",
+        ),
+        ("ALTER TABLE demo_layout RENAME TO hidden", "ALTER TABLE hidden RENAME TO demo_layout"),
+    ),
+    ids=("another file of that name", "a migration that is not there", "made before there was a record"),
+)
+def test_a_database_of_other_code_is_noticed(shop, change, undo):
+    assert is_current(shop)
+    query(shop, change)
+    try:
+        assert not is_current(shop)
+    finally:
+        query(shop, undo)
+
+
+def test_a_migration_that_is_yet_to_be_applied_is_no_other_layout(shop):
+    gone = "DELETE FROM django_migrations WHERE app = 'jobqueue' RETURNING app, name, applied"
+    ((app, name, at),) = query(shop, gone)
+    try:
+        assert is_current(shop)
+    finally:
+        query(shop, f"INSERT INTO django_migrations (app, name, applied) VALUES ('{app}', '{name}', '{at}')")
+
+
+def test_a_database_of_other_code_that_is_in_use_is_said_in_one_sentence(shop):
+    query(shop, "ALTER TABLE demo_layout RENAME TO hidden")
+    before = databases(shop)
+    try:
+        with (
+            psycopg.connect(shop.dsn),
+            pytest.raises(DemoError, match="has the tables of other code and is in use; stop what uses it"),
+            database(shop.folder),
+        ):
+            pass
+    finally:
+        query(shop, "ALTER TABLE hidden RENAME TO demo_layout")
+
+    assert databases(shop) == before
+
+
+def test_a_database_of_other_code_is_kept_under_another_name_and_a_new_one_is_used_again(shop, capsys):
+    query(shop, "CREATE TABLE mine AS SELECT 1 AS row; DROP TABLE demo_layout")
+    before = databases(shop)
+
+    with database(shop.folder):
+        assert query(shop, "SELECT count(*) FROM jobqueue_job") == [(0,)]
+        assert query(shop, "SELECT to_regclass('mine')") == [(None,)]
+
+    (kept,) = databases(shop) - before
+    assert query(shop, "SELECT * FROM mine", name=kept) == [(1,)]
+    said = (
+        f"The database has the tables of other code: the demo starts with a new one and keeps the old one as {kept}.\n"
+    )
+    assert capsys.readouterr().out == said
+    with database(shop.folder):
+        assert databases(shop) == before | {kept}
+    assert capsys.readouterr().out == ""

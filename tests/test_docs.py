@@ -294,4 +294,5 @@ def test_every_page_has_its_place_in_the_index(folder):
 
 
 def test_every_page_is_short():
-    assert [page.name for page in PAGES if len(page.read_text().splitlines()) > 200] == []
+    written = [page for page in PAGES if page.parent.name != "statements"]  # those are made by a test
+    assert [page.name for page in written if len(page.read_text().splitlines()) > 200] == []

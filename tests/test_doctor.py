@@ -42,10 +42,8 @@ def find(code: str, limits: Limits | None = None, *, using: str | None = None) -
 
 @pytest.fixture(autouse=True)
 def _same_handlers() -> Iterator[None]:
-    before = dict(handlers._handlers)
-    yield
-    handlers._handlers.clear()
-    handlers._handlers.update(before)
+    with handlers.registry.restored():
+        yield
 
 
 @pytest.mark.django_db

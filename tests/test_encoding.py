@@ -5,34 +5,38 @@ import json
 import math
 import sys
 import time
-from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections import OrderedDict, UserDict, defaultdict
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
-from enum import Enum, IntEnum, StrEnum
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.auth.models import Group
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import connection
 from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_jobqueue.encoding import (
-    check_queue_name,
-    check_tags,
-    check_text,
-    clean_output,
-    clean_text,
-    decode,
-    encode,
+from django_jobqueue.encoding import decode, encode
+from django_jobqueue.exceptions import InvalidData
+from tests.json_values import (
+    Colour,
+    OldColour,
+    Plain,
+    Point,
+    Size,
+    anything,
+    as_jsonb_keeps_it,
+    good,
+    in_one_transaction,
+    nested,
+    same,
+    stored,
 )
-from django_jobqueue.exceptions import InvalidData, InvalidOption
 
 LIMITS: Any = {"max_bytes": 262_144, "max_depth": 100}
 
@@ -41,55 +45,6 @@ def refused(data, **limits):
     with pytest.raises(InvalidData) as caught:
         encode(data, **(LIMITS | limits))
     return caught.value
-
-
-def nested(depth):
-    data: list[object] = []
-    for _ in range(depth - 1):
-        data = [data]
-    return data
-
-
-def stored(text):
-    """What PostgreSQL gives back for a JSON text."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT (%s::jsonb)::text", [text])
-        return decode(cursor.fetchone()[0])
-
-
-def as_jsonb_keeps_it(data):
-    """The documented rewrites: a float without a fraction may come back as an int, -0.0 as 0.0."""
-    if isinstance(data, float):
-        return abs(data) if data == 0 else data
-    if isinstance(data, dict):
-        return {key: as_jsonb_keeps_it(value) for key, value in data.items()}
-    return [as_jsonb_keeps_it(value) for value in data] if isinstance(data, list) else data
-
-
-def same(one, other):
-    if isinstance(one, float) or isinstance(other, float):
-        return float(one) == float(other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other and type(one) is type(other)
-
-
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
-good = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=30)
-anything = st.recursive(
-    st.none() | st.integers() | st.floats() | st.text(st.characters()) | st.binary() | st.dates(),
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(st.text(st.characters()) | st.integers() | st.none(), inner)
-        | st.tuples(inner)
-        | st.frozensets(st.integers())
-    ),
-    max_leaves=30,
-)
-in_one_transaction = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
 # encode: what is accepted comes back
@@ -137,25 +92,6 @@ def test_a_refusal_leaves_the_transaction_usable(db):
 
 def test_text_is_compact_and_not_escaped():
     assert encode({"a": [1, "é"], "b": None}, **LIMITS) == '{"a":[1,"é"],"b":null}'
-
-
-class Colour(StrEnum):
-    RED = "red"
-
-
-class Size(IntEnum):
-    BIG = 3
-
-
-class Plain(Enum):
-    A = "a"
-
-
-class OldColour(str, Enum):  # noqa: UP042 - projects have them still
-    BLUE = "blue"
-
-
-Point = namedtuple("Point", "x y")
 
 
 @pytest.mark.parametrize(
@@ -441,291 +377,3 @@ def test_an_encoder_that_never_ends_is_refused():
 def test_no_text_is_no_data():
     assert decode(None) is None
     assert decode("null") is None
-
-
-# clean_output: whatever a handler returns
-
-
-class Unprintable:
-    def __str__(self):
-        raise ValueError("no")
-
-    __repr__ = __str__
-
-
-class OnlyRepr:
-    def __str__(self):
-        raise ValueError("no")
-
-    def __repr__(self):
-        return "<only repr>"
-
-
-class WrongStr:
-    def __str__(self):
-        return 5
-
-
-class BadDict(dict):  # type: ignore[type-arg]
-    def items(self):
-        raise RuntimeError("no")
-
-
-def cleaned(value, max_bytes=262_144):
-    text, changed = clean_output(value, max_bytes=max_bytes)
-    return decode(text), changed
-
-
-def test_no_output_is_no_text():
-    assert clean_output(None, max_bytes=100) == (None, False)
-
-
-@given(good)
-def test_good_output_is_kept(output):
-    text, changed = clean_output(output, max_bytes=262_144)
-
-    assert decode(text) == output
-    assert not changed
-
-
-@pytest.mark.parametrize(
-    ("output", "kept"),
-    (
-        ("a\0b", "a�b"),
-        ({"k\0": ["\ud800x"]}, {"k�": ["�x"]}),
-        ([math.nan, math.inf, -math.inf], ["NaN", "Infinity", "-Infinity"]),
-        ({1: 2, None: 3}, {"1": 2, "None": 3}),
-        (date(2026, 1, 2), "2026-01-02"),
-        ({"e": ValueError("boom")}, {"e": "boom"}),
-        (Decimal("1.10"), "1.10"),
-        ([Unprintable(), OnlyRepr()], ["unprintable Unprintable", "<only repr>"]),
-        ([10**5000], ["an int of 16,610 bits"]),
-        (SimpleLazyObject(lambda: "lazy"), "lazy"),
-    ),
-)
-def test_output_that_json_cannot_hold_is_cleaned(output, kept):  # fault 51
-    assert cleaned(output) == (kept, True)
-
-
-@pytest.mark.parametrize("output", ((1, 2), Size.BIG, Colour.RED, defaultdict(int, a=1)), ids=repr)
-def test_kinds_of_json_types_are_kept_as_what_they_are(output):
-    kept, changed = cleaned(output)
-
-    assert kept == (list(output) if isinstance(output, tuple) else output)
-    assert not changed
-
-
-def test_a_circle_in_an_output_is_cut():
-    circle: list[object] = [1]
-    circle.append(circle)
-
-    assert cleaned(circle) == ([1, "circular reference"], True)
-
-
-def test_an_output_too_deep_is_cut_where_it_is():
-    kept, changed = cleaned(nested(10_000))
-
-    assert changed
-    assert "more than 100 levels deep" in json.dumps(kept)
-
-
-@pytest.mark.parametrize(
-    ("output", "size"),
-    (
-        ("x" * 300_000, 300_002),
-        ({"a": "é" * 200_000}, 400_008),
-        (["y" * 1000] * 300, 300_901),
-        ("\n" * 200_000, 400_002),
-        (["\0" * 300_000], 300_004),  # at least: the rest is not looked at
-    ),
-)
-def test_an_output_too_large_is_replaced_by_its_start(output, size):
-    kept, changed = cleaned(output)
-
-    assert changed
-    assert kept["truncated"] is True
-    assert kept["bytes"] == size
-    assert len(kept["start"]) == 1000
-
-
-@given(anything | st.text(min_size=150), st.integers(200, 400))
-def test_a_cleaned_output_is_never_larger_than_allowed(output, limit):
-    text, _ = clean_output(output, max_bytes=limit)
-
-    assert text is None or len(text.encode()) <= limit
-
-
-@pytest.mark.django_db
-@in_one_transaction
-@given(anything)
-def test_postgresql_accepts_every_cleaned_output(output):
-    text, _ = clean_output(output, max_bytes=1000)
-
-    if text is not None:
-        stored(text)
-
-
-@pytest.mark.parametrize(
-    "output", (Unprintable(), WrongStr(), BadDict(a=1), [BadDict(a=1)], {"a": {"b": BadDict(c=1)}})
-)
-def test_cleaning_never_raises(output):
-    kept, changed = cleaned(output)
-
-    assert changed
-    assert "unprintable" in json.dumps(kept) or "WrongStr" in json.dumps(kept)
-
-
-# clean_text: error messages
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    (
-        ("plain", "plain"),
-        ("a\0b\udc80", "a�b�"),
-        (ValueError("boom"), "boom"),
-        (5, "5"),
-        (None, "None"),
-        (Colour.RED, "red"),
-        (OldColour.BLUE, "blue"),
-        (Unprintable(), "unprintable Unprintable"),
-        (WrongStr(), "unprintable WrongStr"),
-    ),
-)
-def test_a_text_is_cleaned(value, text):  # fault 51
-    assert clean_text(value, max_chars=100) == text
-
-
-def test_an_exception_whose_message_raises_is_told_by_its_class():  # fault 16
-    class Rude(ValueError):
-        def __str__(self):
-            raise RuntimeError
-
-    assert clean_text(Rude(), max_chars=100) == "unprintable Rude"
-
-
-def test_a_long_text_is_cut_with_a_note():
-    text = clean_text("x" * 5000, max_chars=1000)
-
-    assert len(text) == 1000
-    assert text.endswith("x… (cut: 5,000 characters)")
-    assert clean_text("x" * 1000, max_chars=1000) == "x" * 1000
-    assert len(clean_text("x" * 5000, max_chars=5)) == 5
-
-
-@pytest.mark.django_db
-@in_one_transaction
-@given(st.text(st.characters()))
-def test_postgresql_accepts_every_cleaned_text(value):
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT %s::text", [clean_text(value, max_chars=50)])
-
-
-# check_text, check_tags, check_queue_name
-
-
-def test_a_text_is_given_back_as_plain_text():
-    assert check_text("ключ 😀", option="key", max_length=10) == "ключ 😀"
-    assert type(check_text(Colour.RED, option="key", max_length=10)) is str
-    assert check_text(None, option="key", max_length=10) == ""
-    assert check_text("", option="key", max_length=10) == ""
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    (
-        (5, r"key: expected text, got 5 \(int\)"),
-        (b"x", "key: expected text, got a value of type bytes"),
-        ("x" * 11, "key: has 11 characters; the limit is 10"),
-        ("a\0", "key: contains NUL"),
-        ("\ud800", "key: contains a lone surrogate"),
-    ),
-)
-def test_what_cannot_be_stored_as_text_is_refused(value, problem):
-    with pytest.raises(InvalidOption, match=problem):
-        check_text(value, option="key", max_length=10)
-
-
-@pytest.mark.parametrize("value", ("", None))
-def test_a_required_text_is_not_empty(value):
-    with pytest.raises(InvalidOption, match="key: "):
-        check_text(value, option="key", max_length=10, required=True)
-
-
-@pytest.mark.django_db
-@in_one_transaction
-@given(st.text(st.characters()))
-def test_a_text_is_refused_or_comes_back_byte_exact(value):  # fault 54
-    try:
-        checked = check_text(value, option="key", max_length=1000)
-    except InvalidOption:
-        return
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT %s::text", [checked])
-        assert cursor.fetchone()[0] == value
-
-
-@pytest.mark.parametrize(
-    ("tags", "kept"),
-    (
-        ((), []),
-        (None, []),
-        (["b", "a", "b"], ["b", "a"]),
-        (("x",), ["x"]),
-        ((tag for tag in "ab"), ["a", "b"]),
-        ([Colour.RED], ["red"]),
-        ([str(n) for n in range(50)] * 2, [str(n) for n in range(50)]),
-    ),
-)
-def test_tags_keep_their_order_and_lose_their_doubles(tags, kept):
-    assert check_tags(tags) == kept
-
-
-@pytest.mark.parametrize(
-    ("tags", "problem"),
-    (
-        ("urgent", r"Write tags=\['urgent'\]"),
-        (b"urgent", "tags: expected several texts"),
-        (5, "tags: expected a list of texts"),
-        ({"a": 1}, "tags: expected a list of texts"),
-        ([""], r"tags\[0\]: must not be empty"),
-        (["a", None], r"tags\[1\]: expected text"),
-        (["a", 5], r"tags\[1\]: expected text"),
-        (["x" * 101], r"tags\[0\]: has 101 characters"),
-        (["a\0"], r"tags\[0\]: contains NUL"),
-        ([str(n) for n in range(51)], "tags: there are more than 50"),
-    ),
-)
-def test_what_are_not_tags_is_refused(tags, problem):
-    with pytest.raises(InvalidOption, match=problem):
-        check_tags(tags)
-
-
-@pytest.mark.parametrize("name", ("a", "0", "mail", "a_b-c.d/e:f", "Z" * 100, Colour.RED))
-def test_a_name_of_a_queue_is_letters_digits_and_a_few_signs(name):
-    assert check_queue_name(name) == name
-    assert type(check_queue_name(name)) is str
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    (
-        ("a;b", "queue name: ';' is not allowed"),
-        ("a b", "queue name: ' ' is not allowed"),
-        ("'; DROP TABLE", 'queue name: "\'" is not allowed'),
-        ("m\u0430il", r"queue name: '\\u0430' \(CYRILLIC SMALL LETTER A\) is not allowed"),
-        ("a\n", r"queue name: '\\n' \(unnamed\) is not allowed"),
-        ("é", "queue name: .*LATIN SMALL LETTER E WITH ACUTE"),
-        ("-a", "queue name: '-' is not allowed at the start"),
-        (":", "queue name: ':' is not allowed at the start"),
-        ("", "queue name: must not be empty"),
-        ("x" * 101, "queue name: has 101 characters; the limit is 100"),
-        ("x" * 10_000, "queue name: has 10,000 characters"),
-        (None, "queue name: expected text"),
-        (5, "queue name: expected text"),
-        ("a\0", "queue name: contains NUL"),
-    ),
-)
-def test_any_other_name_of_a_queue_is_refused_with_the_reason(name, problem):  # fault 54
-    with pytest.raises(InvalidOption, match=problem):
-        check_queue_name(name)

@@ -25,11 +25,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     """What a test declares is forgotten after it."""
-    before = dict(handlers._handlers)
-    handlers._handlers.clear()
-    yield
-    handlers._handlers.clear()
-    handlers._handlers.update(before)
+    with handlers.registry.restored(empty=True):
+        yield
 
 
 # ------------------------------------------------------------------------------------------------- names and aliases

@@ -30,7 +30,7 @@ from .services.lives import claimed, sent
 
 pytestmark = pytest.mark.django_db
 
-NAMES = ["recover", "expire", "release", "lanes", "count", "cleanup", "backlogs", "forget"]
+NAMES = ["recover", "expire", "release", "lanes", "count", "cleanup", "backlogs", "forget", "operations"]
 
 
 # ------------------------------------------------------------------------------------------------- what a pass does

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import IntegrityError, connection, connections, transaction
 
+from django_jobqueue import migrations
+from django_jobqueue.expressions import StatementTimestamp
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
 from django_jobqueue.partitions import DEFAULT, STORAGE, partition_name
@@ -18,6 +22,16 @@ from django_jobqueue.states import BLOCKING, FINAL, JobState
 from .factories import JobFactory
 
 ONE_BLOCKER = "jobqueue_job_one_blocker_per_key"
+
+# What migrations may name of ours. The columns and indexes that these make are those of Django's own classes, and the
+# function is called for no row that a migration makes.
+STABLE = {
+    "django_jobqueue.identifiers.uuid7",
+    "django_jobqueue.postgresql.ListField",
+    "django_jobqueue.postgresql.GinIndex",
+    "django_jobqueue.postgresql.BrinIndex",
+}
+MIGRATIONS = sorted(path for path in Path(migrations.__path__[0]).glob("*.py") if path.name != "__init__.py")
 
 # A job past all Python: what psql could write.
 INSERT = """
@@ -101,6 +115,51 @@ def test_the_models_need_no_further_migration():
     call_command("makemigrations", "jobqueue", check=True, dry_run=True, stdout=out)
 
     assert "No changes detected" in out.getvalue()
+
+
+def names_of_ours(code: str) -> set[str]:
+    """What code names of the package, each as far as it is written; imports by name and relative ones too."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom):
+            home = ".".join(filter(None, ["." * node.level, node.module]))
+            found |= {
+                f"{home}.{alias.name}" for alias in node.names if node.level or home.startswith("django_jobqueue")
+            }
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("django_jobqueue."):
+            found.add(ast.unparse(node))
+    modules = {name.rpartition(".")[0] for name in found}
+    return found - modules
+
+
+@pytest.mark.parametrize("path", MIGRATIONS, ids=lambda path: path.stem)
+def test_a_migration_names_nothing_of_ours_that_may_change(path):
+    assert names_of_ours(path.read_text()) <= STABLE
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    (
+        ("from django_jobqueue.states import RUNNING", "django_jobqueue.states.RUNNING"),
+        ("from ..states import RUNNING", "...states.RUNNING"),
+        ("import django_jobqueue.states\nx = django_jobqueue.states.RUNNING", "django_jobqueue.states.RUNNING"),
+    ),
+)
+def test_a_name_of_ours_in_a_migration_would_be_found(line, name):
+    assert names_of_ours(line) == {name}
+
+
+class StartOfTransaction(StatementTimestamp):
+    template = "now()"
+
+
+def test_a_change_of_the_sql_of_a_default_is_a_change_of_the_model():
+    """Because the migration holds the SQL and not the class, makemigrations finds it."""
+    path, _, kwargs = StatementTimestamp().deconstruct()
+    changed, _, differently = StartOfTransaction().deconstruct()
+
+    assert path == changed == "django.db.models.Func"
+    assert (kwargs["template"], differently["template"]) == ("statement_timestamp()", "now()")
 
 
 def test_the_migrations_go_up_down_and_up_again(other_database):  # R030 R328

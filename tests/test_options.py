@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
 from enum import IntEnum
 
@@ -13,8 +14,10 @@ from django_jobqueue.options import (
     clean_job_options,
     clean_queue_options,
     queue_defaults,
+    schedule_defaults,
 )
 from django_jobqueue.policies import QueuePolicy
+from django_jobqueue.services import create_schedule
 
 DAY = 86_400
 
@@ -42,6 +45,15 @@ DAY = 86_400
 )
 def test_a_queue_that_names_no_options_gets_these(option, default):
     assert queue_defaults()[option] == default
+
+
+def test_the_verb_that_makes_a_schedule_shows_the_defaults_in_its_signature():
+    shown = {name: one.default for name, one in inspect.signature(create_schedule).parameters.items()}
+    defaults = schedule_defaults()
+
+    for option in ("timezone", "handler", "data", "priority", "catch_up"):
+        assert shown[option] == defaults[option]
+    assert all(not shown[option] and not defaults[option] for option in ("singleton_key", "group_key", "tags"))
 
 
 def test_every_option_has_a_default():

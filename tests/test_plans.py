@@ -21,12 +21,13 @@ from django_jobqueue import maintenance, services
 from django_jobqueue.engine import prepared_statements
 from django_jobqueue.engine.recovery import release_due
 from django_jobqueue.engine.sql.session import BEGIN
+from django_jobqueue.engine.sql.statistics import RANGES, SUMMARIZE
 from django_jobqueue.grouping import Grouping
 from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.partitions import DEFAULT
 from django_jobqueue.prometheus import metrics_text
-from django_jobqueue.statistics import RANGES, SUMMARIZE, fill_minutes
+from django_jobqueue.services.maintain import fill_minutes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("untouched_table")]
 
@@ -351,7 +352,7 @@ def test_a_pass_of_maintenance_reads_no_more_when_there_are_a_hundred_thousand_j
     """Counted by the server itself: rows of jobs that were read, by any plan."""
     hurried = tuple(step._replace(looks=1_000) for step in maintenance.STEPS)
     monkeypatch.setattr(maintenance, "STEPS", hurried)
-    monkeypatch.setattr("django_jobqueue.services.inspect.MOST", 1_000)
+    monkeypatch.setattr("django_jobqueue.engine.backlog.MOST", 1_000)
     services.create_queue("plain")
     services.create_fifo_queue("ordered")
     with connection.cursor() as cursor:  # a fresh file: what earlier tests rolled back would still be in its ranges

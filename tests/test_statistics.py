@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_jobqueue import services, statistics
+from django_jobqueue.engine.sql.statistics import RANGES, SUMMARIZE
 from django_jobqueue.expressions import StatementTimestamp
 from django_jobqueue.models import Job, Maintenance, Queue, QueueMinute, QueueTotal
+from django_jobqueue.services.maintain import fill_minutes, forget_old_minutes
 from django_jobqueue.states import Hold, JobState
-from django_jobqueue.statistics import BOUNDS, bucket_of, fill_minutes, forget_old_minutes, percentile
+from django_jobqueue.statistics import BOUNDS, bucket_of, percentile
 
 from .factories import JobFactory
 from .past import rewrite
@@ -430,7 +432,7 @@ def test_ranges_that_autovacuum_has_not_summarized_are_summarized_first():
     """Otherwise each count would read all of them, again and again."""
     services.create_queue("plain")
     with connection.cursor() as cursor:
-        cursor.execute(statistics.RANGES)
+        cursor.execute(RANGES)
         ((index,),) = cursor.fetchall()
         cursor.execute(
             "INSERT INTO jobqueue_job (id, queue_id, name) "
@@ -441,7 +443,7 @@ def test_ranges_that_autovacuum_has_not_summarized_are_summarized_first():
     fill_minutes()
 
     with connection.cursor() as cursor:
-        cursor.execute(statistics.SUMMARIZE, [index])
+        cursor.execute(SUMMARIZE, [index])
         assert cursor.fetchone() == (0,)
 
 

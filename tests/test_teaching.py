@@ -19,11 +19,8 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def no_handlers() -> Iterator[None]:
-    before = dict(handlers._handlers)
-    handlers._handlers.clear()
-    yield
-    handlers._handlers.clear()
-    handlers._handlers.update(before)
+    with handlers.registry.restored(empty=True):
+        yield
 
 
 @pytest.fixture
@@ -73,7 +70,7 @@ def test_a_worker_for_an_unknown_queue_is_told_the_closest(handler, capsys, monk
 def test_sqlite_is_told_before_anything_else(sqlite, verb):
     with pytest.raises(ImproperlyConfigured, match=r"'lite', which is sqlite, not PostgreSQL\. Use PostgreSQL"):
         verb("work", using=sqlite)
-    assert sqlite not in databases._postgresql
+    assert sqlite not in databases.checked.aliases
 
 
 def test_a_worker_on_sqlite_is_told(sqlite, handler):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 from django import forms
@@ -14,18 +13,20 @@ from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from .. import services
-from ..engine.paging import count
-from ..engine.snapshots import Seen
 from ..exceptions import InvalidOption
 from ..models import Job, Operation
-from ..services.operations import VERBS
+from ..selection import Selection
+from ..services.inspect.jobs import job_database
+from ..services.inspect.lists import count
+from ..services.operations import VERBS, shown_jobs
 from .base import JobQueueAdmin
+from .selections import from_query
 from .wording import last_line, many
 
 MOST_NAMED = 1_000  # jobs ticked by hand
@@ -108,6 +109,18 @@ class ActingAdmin(JobQueueAdmin):
     """A list whose rows are jobs, and things to do to the selected ones, or to all that the filters find."""
 
     acts: Iterable[str] = ()
+    search_field = "search"  # the field of the selection that the box for searching fills
+    always: Mapping[str, Any] = MappingProxyType({})  # fields that every selection of this list has
+
+    def selection(self, request: HttpRequest) -> Selection:
+        """The jobs that the filters of this address mean. Raises ``InvalidOption``."""
+        return from_query(request.GET, self.look_ups, search=self.search_field, **self.always)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """All of them: what is searched for is part of the selection."""
+        return queryset, False
 
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
@@ -132,7 +145,7 @@ class ActingAdmin(JobQueueAdmin):
         confirmed = "confirmed" in request.POST
         form = ReasonForm(request.POST if confirmed else None, needed=act.needs_reason)
         if confirmed and form.is_valid():
-            chosen: dict[str, Any] = {"selection": self.frozen(request)} if across else {"ids": ids}
+            chosen: dict[str, Any] = {"selection": self.selection(request)} if across else {"ids": ids}
             operation = self.begun(request, act, form.cleaned_data["reason"], **chosen)
             if operation is not None:
                 if not across:
@@ -152,7 +165,7 @@ class ActingAdmin(JobQueueAdmin):
             "checkbox": ACTION_CHECKBOX_NAME,
             "back": request.get_full_path(),
             "snapshot": snapshot,
-            **(self.preview_all(queryset, act, snapshot) if across else self.preview(queryset, act)),
+            **(self.preview_all(request, act, snapshot) if across else self.preview(queryset, act)),
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
 
@@ -172,9 +185,9 @@ class ActingAdmin(JobQueueAdmin):
             self.message_user(request, _("Nothing was changed: %s Confirm again.") % error, messages.ERROR)
             return None
 
-    def preview_all(self, queryset: QuerySet[Any], act: Act, snapshot: str) -> dict[str, Any]:
-        taken = queryset.filter(state__in=sorted(act.takes))
-        counted = count(Seen(act.verb, snapshot).among(taken))
+    def preview_all(self, request: HttpRequest, act: Act, snapshot: str) -> dict[str, Any]:
+        shown = replace(self.selection(request), snapshot=snapshot)
+        counted = count(shown_jobs(act.verb, shown, job_database()))
         number = many(counted.number)
         return {"number": number, "is_some": counted.among is not None, "among": counted.among}
 
@@ -183,19 +196,6 @@ class ActingAdmin(JobQueueAdmin):
         jobs = queryset.defer("data", "output", "attempts").order_by("seq")
         lines = [{"job": job, "error": last_line(job.error), "taken": job.state in act.takes} for job in jobs]
         return {"lines": lines, "number": sum(1 for line in lines if line["taken"])}
-
-    def frozen(self, request: HttpRequest) -> dict[str, Any]:
-        """The filters of the list as they are now, to be found again by :meth:`thawed`."""
-        wanted = [(name, value) for name, values in request.GET.lists() for value in values]
-        kept = [(name, value) for name, value in wanted if name in self.look_ups or name == "q"]
-        return {"model": self.opts.model_name, "query": urlencode(kept)}
-
-    def thawed(self, request: HttpRequest, operation: Operation) -> QuerySet[Any]:
-        """The jobs that the frozen filters of an operation find now."""
-        then = copy.copy(request)
-        then.GET = QueryDict(operation.selection["query"])
-        then.method = "GET"
-        return self.get_changelist_instance(then).get_queryset(then)
 
     def act_on_one(self, request: HttpRequest, job: Job, act: Act, reason: str) -> bool:
         """Do it to one job, and say how it went; whether it moved."""

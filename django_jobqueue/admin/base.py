@@ -11,7 +11,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from ..engine.databases import database
+from ..services.inspect.jobs import job_database
 
 SEE_DATA = "jobqueue.see_job_data"
 EDIT_DATA = "jobqueue.edit_job_data"
@@ -31,7 +31,7 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """In the database that verbs use, also where reads are routed elsewhere."""
-        return super().get_queryset(request).using(database(None))
+        return super().get_queryset(request).using(job_database())
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Under the name of what it lists; Django's "Select … to change" is not what it is for."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -19,14 +20,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from ..engine.databases import database
-from ..engine.lane_view import Behind, behind
-from ..engine.paging import MANY, Count, count
-from ..engine.transactions import in_transaction
+from ..counting import MANY, Count
 from ..models import BlockedKey, Queue
 from ..policies import ORDERED
+from ..querysets import BlockedKeyQuerySet
+from ..services.inspect.jobs import job_database
+from ..services.inspect.lanes import Behind, behind
+from ..services.inspect.lists import by_index, count
 from . import wording
 from .acting import ACTS, Act, ActingAdmin
+from .changelist import SelectionChangeList
 from .filters import FingerprintFilter, QueueFilter
 
 QUEUES_READ = 1_000
@@ -34,11 +37,11 @@ QUEUES_READ = 1_000
 
 class OrderedQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        ordered = Queue.objects.using(database(None)).filter(policy=ORDERED)
+        ordered = Queue.objects.using(job_database()).filter(policy=ORDERED)
         return [(name, name) for name in ordered.values_list("name", flat=True)[:200]]
 
 
-class BlockedChangeList(ChangeList):
+class BlockedChangeList(SelectionChangeList):
     """Longest blocked first. Each queue's are read along their own index and merged, because no index has them all."""
 
     counted: Count
@@ -57,7 +60,7 @@ class BlockedChangeList(ChangeList):
         self.paginator = Paginator(range(self.result_count), self.list_per_page)
         self.page_num = min(max(self.page_num, 1), self.paginator.num_pages)
         self.multi_page = self.result_count > self.list_per_page
-        ids = in_transaction(self.queryset.db, partial(self._page, (self.page_num - 1) * self.list_per_page))
+        ids = by_index(partial(self._page, (self.page_num - 1) * self.list_per_page), using=self.queryset.db)
         found = {row.pk: row for row in self.root_queryset.filter(pk__in=ids)}
         self.result_list = with_behind(found[id] for id in ids if id in found)
 
@@ -86,7 +89,7 @@ class BlockedChangeList(ChangeList):
 def with_behind(rows: Iterable[BlockedKey]) -> list[BlockedKey]:
     """Each row knows who waits behind it."""
     found = list(rows)
-    waiting = behind([(row.queue_id, row.singleton_key) for row in found], using=database(None))
+    waiting = behind([(row.queue_id, row.singleton_key) for row in found], using=job_database())
     for row in found:
         row.behind = waiting[row.queue_id, row.singleton_key]  # type: ignore[attr-defined]
     return found
@@ -98,6 +101,8 @@ class BlockedKeyAdmin(ActingAdmin):
     list_display_links = ("key",)
     list_filter = (OrderedQueueFilter, FingerprintFilter)
     look_ups = ("queue", "fingerprint")
+    search_field = "key_prefix"
+    always: Mapping[str, Any] = MappingProxyType({"blocks_key": True})
     sortable_by = ()
     search_fields = ("singleton_key",)
     search_help_text = _("The beginning of a key.")
@@ -107,13 +112,8 @@ class BlockedKeyAdmin(ActingAdmin):
         return BlockedChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).defer("data", "output", "attempts")
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        text = search_term.strip().replace("\0", "")
-        return (queryset.filter(singleton_key__startswith=text) if text else queryset), False
+        """All jobs; that they block a key is said by the selection."""
+        return BlockedKeyQuerySet(BlockedKey, using=job_database()).defer("data", "output", "attempts")
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """A blocked key is a job: who sees jobs sees it."""

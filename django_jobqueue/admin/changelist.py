@@ -5,22 +5,36 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.http import HttpRequest, QueryDict
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
-from ..engine.paging import MANY, Count, Piece, count, look
+from ..counting import MANY, Count
+from ..exceptions import InvalidOption
+from ..services.inspect.lists import count, look
 from .wording import many
 
 OLDER, NEWER = "older", "newer"
 
 
-class JobChangeList(ChangeList):
+class SelectionChangeList(ChangeList):
+    """Shows the jobs of the selection that the address means; an action on all of them is recorded with it."""
+
+    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        queryset: Any = super().get_queryset(request, *args, **kwargs)
+        screen: Any = self.model_admin
+        try:
+            return queryset.selected(screen.selection(request))
+        except InvalidOption as error:
+            raise IncorrectLookupParameters from error
+
+
+class JobChangeList(SelectionChangeList):
     """Pages by the number of the send: ``?older=N`` are those before N, ``?newer=N`` those after it."""
 
-    piece: Piece[Any]
     counted: Count
 
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:

@@ -12,14 +12,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ..engine.transactions import rows
 from ..models import Maintenance
-from ..statistics import BOUNDS, percentile
+from ..services.inspect import minutes
+from ..statistics import percentile
 from .wording import duration
 
 WIDTH, HEIGHT = 460, 150
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 22
-BUCKETS = len(BOUNDS) + 1
 MINUTE = timedelta(minutes=1)
 LATE = timedelta(minutes=5)
 
@@ -42,25 +41,6 @@ PERIODS = {
     )
 }
 
-_SUMS = ", ".join(f"sum({name})" for name in ("sent", "completed", "failed", "retried"))
-_BUCKETS = ", ".join(
-    f"ARRAY[{', '.join(f'sum(COALESCE({name}[{place}], 0))' for place in range(1, BUCKETS + 1))}]"
-    for name in ("waited", "ran")
-)
-# By the unique index of queue and minute, one queue after the other. The depth of a step is the highest of its minutes.
-STEPS = f"""
-SELECT step, {_SUMS.replace("(", "(m.")}, max(m.waiting), max(m.blocked), {{histograms}}
-FROM (
-    SELECT date_bin(%(step)s, minute, %(since)s) AS step, minute, sum(sent) AS sent, sum(completed) AS completed,
-        sum(failed) AS failed, sum(retried) AS retried, sum(waiting) AS waiting, sum(blocked_keys) AS blocked
-    FROM jobqueue_queueminute WHERE queue_id = ANY(%(queues)s) AND minute >= %(since)s GROUP BY 1, 2
-) m GROUP BY step ORDER BY step
-""".replace(", {histograms}", "")
-TIMES = f"""
-SELECT date_bin(%(step)s, minute, %(since)s) AS step, {_BUCKETS}
-FROM jobqueue_queueminute WHERE queue_id = ANY(%(queues)s) AND minute >= %(since)s GROUP BY 1 ORDER BY 1
-"""
-
 
 @dataclass(slots=True)
 class Step:
@@ -82,21 +62,20 @@ def steps_of(period: Period, queues: Sequence[str], *, using: str, now: datetime
     """Every step of the period until what is counted, also those in which nothing happened."""
     now = min(now or timezone.now(), _counted_until(using))
     since = _floor(now - period.span, period.step)
-    given = {"step": period.step, "since": since, "queues": list(queues)}
     found: dict[datetime, Step] = {}
     number = int((now - since) / period.step) + 1
     for place in range(number):
         at = since + place * period.step
         if at + MINUTE <= now:  # of the minute that is just running nothing is known yet
             found[at] = Step(at, minutes=min(period.step, now - at) / MINUTE)
-    for at, sent, completed, failed, retried, waiting, blocked in rows(using, STEPS, given):
-        if at in found:
-            step = found[at]
-            step.sent, step.completed, step.failed, step.retried = map(int, (sent, completed, failed, retried))
-            step.waiting, step.blocked = waiting, blocked
-    for at, waited, ran in rows(using, TIMES, given):
-        if at in found:
-            found[at].waited, found[at].ran = [int(n) for n in waited], [int(n) for n in ran]
+    for sums in minutes.sums(queues, since=since, step=period.step, using=using):
+        if sums.at in found:
+            step = found[sums.at]
+            step.sent, step.completed, step.failed, step.retried = sums.sent, sums.completed, sums.failed, sums.retried
+            step.waiting, step.blocked = sums.waiting, sums.blocked
+    for times in minutes.times(queues, since=since, step=period.step, using=using):
+        if times.at in found:
+            found[times.at].waited, found[times.at].ran = times.waited, times.ran
     return list(found.values())
 
 

@@ -12,9 +12,9 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.http import urlencode
 
-from ..engine.databases import database
 from ..models import FailureGroup, Job
-from ..services.failures import MOST_GROUPS, failure_groups
+from ..services.inspect.failures import MOST_GROUPS, failure_groups
+from ..services.inspect.jobs import job_database
 from .base import JobQueueAdmin
 from .wording import last_line
 
@@ -28,7 +28,7 @@ class FailureAdmin(JobQueueAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        using = database(None)
+        using = job_database()
         groups = failure_groups(using=using)
         examples = Job.objects.using(using).defer("data", "output", "attempts").in_bulk([g.example for g in groups])
         lines = [

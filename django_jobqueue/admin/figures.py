@@ -9,10 +9,8 @@ from datetime import datetime, timedelta
 from django.db.models import Sum
 from django.utils import timezone
 
-from ..engine.transactions import in_transaction, rows
 from ..models import Queue, QueueMinute
-from ..prometheus import OLDEST, RUNNING_JOBS
-from ..services.inspect import waiting
+from ..services.inspect import backlog
 
 MOST = 1_000  # of one queue and kind; with more it is "at least"
 MOST_RUNNING = 10_000
@@ -49,16 +47,16 @@ def figures_of(queues: Iterable[str], *, using: str) -> dict[str, Figures]:
     """The figures of these queues, by four statements."""
     names = list(queues)
     found = {name: Figures() for name in names}
-    for kind in waiting(names, most=MOST + 1, using=using):
+    for kind in backlog.waiting(names, most=MOST + 1, using=using):
         one = found[kind.queue]
         one.waiting += min(kind.number, MOST)
         one.is_capped |= kind.number > MOST
-    for queue, _, number in in_transaction(using, lambda: rows(using, RUNNING_JOBS, {"most": MOST_RUNNING})):
+    for queue, _, number in backlog.running(most=MOST_RUNNING, using=using):
         if queue in found:
             found[queue].running += number
-    for queue, seconds in in_transaction(using, lambda: rows(using, OLDEST)):
+    for queue, seconds in backlog.oldest_fetchable(using=using).items():
         if queue in found:
-            found[queue].oldest_seconds = max(0.0, seconds)
+            found[queue].oldest_seconds = seconds
     for queue, sent, completed, failed in _last_hour(names, using):
         one = found[queue]
         one.sent, one.completed, one.failed = sent, completed, failed

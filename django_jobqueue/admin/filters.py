@@ -1,24 +1,25 @@
-"""The filters of the job list: choices, texts and ranges, all of them plain links and forms without inline code."""
+"""The filters of the job list as they are shown: choices, texts and ranges, plain links and forms without inline code.
+
+They only show what can be chosen. Which jobs are meant is a ``Selection``, made from the address in ``selections.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import Case, DurationField, ExpressionWrapper, F, QuerySet, When
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from rangefilter.filters import DateTimeRangeFilter, NumericRangeFilter
 
-from ..engine.databases import database
 from ..models import Queue
+from ..services.inspect.jobs import job_database
 from ..states import DEAD, ELIGIBLE, FINAL, RUNNING, JobState
 
 QUEUES_SHOWN = 200
-LONGEST = 255
 
 GROUPS = {
     "waiting": (_("waiting"), ELIGIBLE),
@@ -28,37 +29,34 @@ GROUPS = {
 }
 
 
-class StateFilter(admin.SimpleListFilter):
+class _Shown:
+    """A filter that does not narrow the list by itself, because the selection does."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
+class StateFilter(_Shown, admin.SimpleListFilter):
     title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [(name, label) for name, (label, _states) in GROUPS.items()] + list(JobState.choices)
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        value = self.value()
-        if value in GROUPS:
-            return queryset.filter(state__in=sorted(GROUPS[value][1]))
-        return queryset.filter(state=value) if value in JobState.values else queryset
 
-
-class QueueFilter(admin.SimpleListFilter):
+class QueueFilter(_Shown, admin.SimpleListFilter):
     title = _("queue")
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        names = Queue.objects.using(database(None)).values_list("name", flat=True)[:QUEUES_SHOWN]
+        names = Queue.objects.using(job_database()).values_list("name", flat=True)[:QUEUES_SHOWN]
         return [(name, name) for name in names]
 
     def has_output(self) -> bool:
         return True  # also when there is one queue: so that a link to it can be told from "All"
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        value = self.value()
-        return queryset.filter(queue=value) if value else queryset
 
-
-class FormFilter:
+class FormFilter(_Shown):
     """A filter with a form of its own, which keeps the others: the hidden fields are in ``choices``."""
 
     def expected_parameters(self) -> list[str]:
@@ -75,10 +73,9 @@ class FormFilter:
 
 
 class TextFilter(FormFilter, admin.SimpleListFilter):  # type: ignore[misc]
-    """Jobs whose column is exactly the text that was typed."""
+    """Jobs for which it is exactly the text that was typed."""
 
     template = "admin/jobqueue/text_filter.html"
-    column: ClassVar[str]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return []
@@ -89,38 +86,37 @@ class TextFilter(FormFilter, admin.SimpleListFilter):  # type: ignore[misc]
     def expected_parameters(self) -> list[str]:  # type: ignore[override]
         return [str(self.parameter_name)]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        value = self.value()
-        return self.filtered(queryset, value) if value and "\0" not in value else queryset
-
-    def filtered(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        return queryset.filter(**{self.column: value})
-
 
 class HandlerFilter(TextFilter):
-    title, parameter_name, column = _("handler"), "handler", "name"
+    title, parameter_name = _("handler"), "handler"
 
 
 class KeyFilter(TextFilter):
-    title, parameter_name, column = _("key"), "key", "singleton_key"
+    title, parameter_name = _("key"), "key"
 
 
 class WorkerFilter(TextFilter):
-    title, parameter_name, column = _("worker"), "worker", "assignee"
+    title, parameter_name = _("worker"), "worker"
 
 
 class FingerprintFilter(TextFilter):
-    title, parameter_name, column = _("failure"), "fingerprint", "fingerprint"
+    title, parameter_name = _("failure"), "fingerprint"
 
 
 class TagFilter(TextFilter):
-    title, parameter_name = _("tags"), "tag"
-    column = "tags"
+    """Several, separated by commas: jobs that carry all of them."""
 
-    def filtered(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        """Several, separated by commas: jobs that carry all of them."""
-        tags = [tag.strip() for tag in value.split(",") if tag.strip()]
-        return queryset.tagged(tags)  # type: ignore[attr-defined,no-any-return]
+    title, parameter_name = _("tags"), "tag"
+
+
+def time_field(label: Any = None) -> forms.DateTimeField:
+    picker = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+    return forms.DateTimeField(label=label, required=False, widget=picker)
+
+
+def number_field(label: Any = None) -> forms.FloatField:
+    number = forms.NumberInput(attrs={"step": "any", "min": "0"})
+    return forms.FloatField(label=label, required=False, widget=number, min_value=0, max_value=1e9)
 
 
 class _Range(FormFilter):
@@ -142,32 +138,15 @@ class _Range(FormFilter):
 
 class TimeRange(_Range, DateTimeRangeFilter):  # type: ignore[misc]
     def _get_form_fields(self) -> dict[str, forms.Field]:
-        def field(label: Any) -> forms.Field:
-            picker = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
-            return forms.DateTimeField(label=label, required=False, widget=picker)
-
-        return self._fields(field)
+        return self._fields(time_field)
 
     def _get_form_class(self) -> Any:
         return type("TimeRangeForm", (forms.BaseForm,), {"base_fields": self._get_form_fields()})
 
-    def _make_query_filter(self, request: HttpRequest, validated_data: dict[str, Any]) -> dict[str, Any]:
-        return _bounds(self.field_path, *map(validated_data.get, self.expected_parameters()))
-
 
 class NumberRange(_Range, NumericRangeFilter):  # type: ignore[misc]
     def _get_form_fields(self) -> dict[str, forms.Field]:
-        def field(label: Any) -> forms.Field:
-            number = forms.NumberInput(attrs={"step": "any", "min": "0"})
-            return forms.FloatField(label=label, required=False, widget=number, min_value=0, max_value=1e9)
-
-        return self._fields(field)
-
-
-RAN = ExpressionWrapper(
-    Case(When(state=JobState.COMPLETED, then=F("finalized_at")), default=F("attempt_finished_at")) - F("assigned_at"),
-    output_field=DurationField(),
-)
+        return self._fields(number_field)
 
 
 class DurationRange(NumberRange):
@@ -178,19 +157,6 @@ class DurationRange(NumberRange):
     ) -> None:
         super().__init__(field, request, params, model, model_admin, "duration")
         self.title = _("duration (s)")
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if not self.form.is_valid():
-            return queryset
-        bounds = [self.form.cleaned_data.get(name) for name in self.expected_parameters()]
-        seconds = [None if bound is None else timedelta(seconds=bound) for bound in bounds]
-        wanted = _bounds("ran", *seconds)
-        return queryset.alias(ran=RAN).filter(**wanted) if wanted else queryset
-
-
-def _bounds(column: str, low: Any, high: Any) -> dict[str, Any]:
-    bounds = {f"{column}__gte": low, f"{column}__lte": high}
-    return {name: value for name, value in bounds.items() if value is not None}
 
 
 LIST_FILTER = (
@@ -207,8 +173,8 @@ LIST_FILTER = (
     ("attempt", NumberRange),
     ("assigned_at", DurationRange),
 )
-RANGES = ("created_at", "started_at", "finalized_at", "attempt", "duration")
+TIMES, NUMBERS = ("created_at", "started_at", "finalized_at"), ("attempt", "duration")
 LOOK_UPS = frozenset(
     {"state", "queue", "handler", "key", "tag", "worker", "fingerprint"}
-    | {f"{name}__range__{end}" for name in RANGES for end in ("gte", "lte")}
+    | {f"{name}__range__{end}" for name in (*TIMES, *NUMBERS) for end in ("gte", "lte")}
 )

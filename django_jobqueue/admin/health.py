@@ -10,8 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from .. import doctor
-from ..engine.databases import database
 from ..models import Maintenance
+from ..services.inspect.jobs import job_database
 from .base import JobQueueAdmin
 
 
@@ -20,7 +20,7 @@ class HealthAdmin(JobQueueAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        using = database(None)
+        using = job_database()
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,

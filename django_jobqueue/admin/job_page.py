@@ -17,11 +17,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import handlers, services
-from ..engine.databases import database
-from ..engine.lane_view import neighbours
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
 from ..redaction import redacted, restored
+from ..services.inspect.jobs import job_database
+from ..services.inspect.lanes import neighbours
 from ..states import RETRIABLE
 from .acting import ACTS, ActingAdmin, ReasonForm
 from .base import may_edit_data, may_see_data
@@ -82,7 +82,7 @@ class JobPage(ActingAdmin):
         job = self.job_or_none(request, object_id)
         if job is None:
             return self._gone(request, object_id)
-        using = database(None)
+        using = job_database()
         before, after = neighbours(job, using=using)
         sees = may_see_data(request)
         context = {

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
@@ -21,8 +19,6 @@ from . import job_page, wording
 from .acting import ACTS, ActingAdmin
 from .changelist import JobChangeList
 from .filters import LIST_FILTER, LOOK_UPS
-
-HEX = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{0,4}){0,3}-?[0-9a-fA-F]{0,12}")
 
 
 @admin.register(Job)
@@ -42,17 +38,6 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         return super().get_queryset(request).defer("data", "output", "attempts")
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        text = search_term.strip().replace("\0", "")
-        if not text:
-            return queryset, False
-        try:
-            return queryset.filter(pk=UUID(text)), False
-        except ValueError:
-            return queryset.filter(Q(singleton_key__startswith=text) | _id_begins(text)), False
 
     def get_urls(self) -> list[URLPattern]:
         return [
@@ -111,11 +96,3 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
     @admin.action(description=_("Delete selected jobs"), permissions=["erase"])
     def delete_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return self.act_on_many(request, queryset, ACTS["delete"])
-
-
-def _id_begins(text: str) -> Q:
-    """Ids that begin so, as a range, because an index knows ranges; nothing where it is no beginning of an id."""
-    if not HEX.fullmatch(text):
-        return Q(pk__in=[])
-    digits = text.replace("-", "").lower()
-    return Q(pk__gte=UUID(digits.ljust(32, "0")), pk__lte=UUID(digits.ljust(32, "f")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -18,13 +20,16 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from .. import services
-from ..engine.databases import database
+from ..exceptions import InvalidOption
 from ..models import BlockedKey, Job, Operation
 from ..redaction import redacted
-from .acting import ACTS, ActingAdmin, operation_url
+from ..selection import Selection
+from ..services.inspect.jobs import job_database
+from .acting import ACTS, operation_url
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator
 from .json_tree import json_tree
+from .selections import to_query
 from .wording import many, time_tag
 
 IDS_SHOWN = 200
@@ -74,9 +79,9 @@ class OperationAdmin(JobQueueAdmin):
             "is_running": operation.state == Operation.State.RUNNING,
             "may_act": self._may_act(request, operation),
             "jobs": self._jobs(operation, refused),
-            "query": operation.selection.get("query"),
+            "filters": filters_shown(operation),
             "came_later": came_later(operation),
-            "later_url": self._list_url(operation),
+            "later_url": list_url(operation),
             "edits": [
                 (id, json_tree(redacted(edit.get("before"))), json_tree(redacted(edit.get("after"))))
                 for id, edit in edits.items()
@@ -88,8 +93,7 @@ class OperationAdmin(JobQueueAdmin):
     def advance_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
         """About a second of it. A script asks for JSON; a button without scripts gets the page again."""
         operation = self._to_act_on(request, id)
-        jobs = None if "ids" in operation.selection else self._thawed(request, operation)
-        operation = services.advance_operation(operation, jobs)
+        operation = services.advance_operation(operation)
         if "application/json" not in request.headers.get("Accept", ""):
             return HttpResponseRedirect(operation_url(operation))
         return JsonResponse(
@@ -118,7 +122,7 @@ class OperationAdmin(JobQueueAdmin):
             wanted = id if isinstance(id, UUID) else UUID(id)
         except ValueError as error:
             raise Http404 from error
-        operation = Operation.objects.using(database(None)).filter(pk=wanted).first()
+        operation = Operation.objects.using(job_database()).filter(pk=wanted).first()
         if operation is None:
             raise Http404
         return operation
@@ -134,20 +138,10 @@ class OperationAdmin(JobQueueAdmin):
         act = ACTS.get(operation.verb)
         return act is not None and request.user.has_perm(act.permission)
 
-    def _list_url(self, operation: Operation) -> str:
-        """The list with the filters of the operation."""
-        page = reverse(f"admin:jobqueue_{_model(operation)._meta.model_name}_changelist")
-        return f"{page}?{operation.selection.get('query', '')}"
-
-    def _thawed(self, request: HttpRequest, operation: Operation) -> Any:
-        screen = self.admin_site.get_model_admin(_model(operation))
-        assert isinstance(screen, ActingAdmin)  # noqa: S101
-        return screen.thawed(request, operation)
-
     def _jobs(self, operation: Operation, refused: dict[str, str]) -> list[dict[str, Any]]:
         """Those it named, as they are now, and why some were refused; of a filter's, only the refused."""
         ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused]))[:IDS_SHOWN]
-        found = Job.objects.using(database(None)).defer("data", "output", "attempts").in_bulk(map(UUID, ids))
+        found = Job.objects.using(job_database()).defer("data", "output", "attempts").in_bulk(map(UUID, ids))
         return [{"id": id, "job": found.get(UUID(id)), "refused": refused.get(id)} for id in ids]
 
     # ------------------------------------------------------------------------------------------------------ columns
@@ -169,8 +163,33 @@ class OperationAdmin(JobQueueAdmin):
         return time_tag(operation.started_at)
 
 
-def _model(operation: Operation) -> type[Job]:
-    return BlockedKey if operation.selection.get("model") == "blockedkey" else Job
+def selection_of(operation: Operation) -> Selection | None:
+    """The selection of an operation over what filters find; ``None`` if it names its jobs, or cannot be read."""
+    try:
+        selection = Selection.from_json(operation.selection)
+    except InvalidOption:
+        return None
+    return None if selection.is_named else selection
+
+
+def list_url(operation: Operation) -> str | None:
+    """The list with the filters of the operation, if it has filters and the list can show them."""
+    selection = selection_of(operation)
+    query = None if selection is None else to_query(selection)
+    if selection is None or query is None:
+        return None
+    model: type[Job] = BlockedKey if selection.blocks_key else Job
+    return f"{reverse(f'admin:jobqueue_{model._meta.model_name}_changelist')}?{query}"
+
+
+def filters_shown(operation: Operation) -> str | None:
+    """The filters in one line; ``None`` if the operation has none."""
+    selection = selection_of(operation)
+    if selection is None:
+        return None
+    query = to_query(selection)
+    bare = replace(selection, after_seq=None, until_seq=None, blocks_key=None)
+    return json.dumps(bare.to_json(), ensure_ascii=False) if query is None else query
 
 
 def came_later(operation: Operation) -> str:
@@ -193,5 +212,5 @@ def percent(operation: Operation) -> int:
     place = int(operation.cursor["place"])
     if "ids" in operation.selection:
         return min(100, 100 * place // max(1, len(operation.selection["ids"])))
-    first, last = int(operation.selection["from"]), int(operation.selection["until"])
+    first, last = (int(operation.selection.get(name, 0)) for name in ("after_seq", "until_seq"))
     return min(100, 100 * (place - first) // max(1, last - first))

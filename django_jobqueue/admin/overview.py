@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from django.core.cache import cache
@@ -20,11 +19,9 @@ from ..doctor.findings import Finding, Limits, looked
 from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
 from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_without_worker
-from ..engine.databases import database
-from ..engine.sql.parts import NOW, listed
-from ..engine.transactions import in_transaction, rows
 from ..models import BlockedKey, Queue, Report
-from ..states import DEAD, RUNNING
+from ..services.inspect.backlog import backlogs, pulse
+from ..services.inspect.jobs import job_database
 from .blocked_keys import with_behind
 from .charts import PERIODS, charts, steps_of
 from .figures import Figures, all_queues, figures_of
@@ -42,30 +39,6 @@ _LINKS = {
     "schedule_late": "schedule",
     "schedule_broken": "schedule",
 }
-
-# Whether anything changed that a person should see, and what runs: one statement, each part by an index and bounded.
-PULSE = f"""
-SELECT
-    (SELECT count(*) FROM (SELECT 1 FROM jobqueue_job WHERE state IN {listed(RUNNING)}
-        ORDER BY assignee, queue_id LIMIT 1000) r),
-    (SELECT string_agg(d.at::text, ',') FROM jobqueue_queue q CROSS JOIN LATERAL (
-        SELECT finalized_at AS at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
-        ORDER BY finalized_at DESC LIMIT 1) d),
-    (SELECT string_agg(d.n::text, ',') FROM jobqueue_queue q CROSS JOIN LATERAL (
-        SELECT count(*) AS n FROM (SELECT 1 FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
-        ORDER BY finalized_at LIMIT 100) few) d),
-    (SELECT string_agg(name || (paused_at IS NULL)::text, ',' ORDER BY name) FROM jobqueue_queue),
-    (SELECT string_agg(id::text || (stopping_at IS NULL)::text || (heartbeat_at > {NOW} - interval '30 s')::text, ','
-        ORDER BY id) FROM jobqueue_worker WHERE stopped_at IS NULL),
-    (SELECT count(*) FROM jobqueue_schedule WHERE enabled AND next_at < {NOW} - interval '1 minute'),
-    (SELECT counted_until::text FROM jobqueue_maintenance)
-"""
-
-BACKLOGS = """
-SELECT q.name, m.waiting, q.warning_queue_size FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT waiting FROM jobqueue_queueminute WHERE queue_id = q.name ORDER BY minute DESC LIMIT 1) m
-WHERE m.waiting > q.warning_queue_size
-"""
 
 
 @dataclass(frozen=True)
@@ -93,17 +66,12 @@ def pulse_view(request: HttpRequest) -> HttpResponse:
     """A mark that is another one when there is something new, and how many jobs run."""
     if not may_look(request):
         raise PermissionDenied
-    mark, running = pulse(using=database(None))
+    mark, running = pulse(using=job_database())
     return JsonResponse({"pulse": mark, "running": running})
 
 
-def pulse(*, using: str) -> tuple[str, int]:
-    running, *rest = in_transaction(using, partial(rows, using, PULSE))[0]
-    return hashlib.sha256(repr(rest).encode()).hexdigest()[:16], running
-
-
 def overview(request: HttpRequest) -> dict[str, Any]:
-    using = database(None)
+    using = job_database()
     period = PERIODS.get(request.GET.get("period", ""), PERIODS["1h"])
     names = all_queues(using)
     queue = request.GET.get("queue", "")
@@ -210,5 +178,5 @@ def _backlogs(using: str) -> list[Trouble]:
             % {"waiting": f"{waiting:,}", "limit": f"{limit:,}"},
             url,
         )
-        for name, waiting, limit in rows(using, BACKLOGS)
+        for name, waiting, limit in backlogs(using=using)
     ]

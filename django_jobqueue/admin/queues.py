@@ -22,11 +22,11 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from .. import services
-from ..engine.databases import database
 from ..exceptions import JobQueueError
 from ..models import Queue
 from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..policies import QueuePolicy
+from ..services.inspect.jobs import job_database
 from ..services.queues import FIXED
 from .base import JobQueueAdmin
 from .figures import Figures, figures_of
@@ -87,7 +87,7 @@ class QueueChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         found = list(self.result_list)
-        figures = figures_of([queue.name for queue in found], using=database(None))
+        figures = figures_of([queue.name for queue in found], using=job_database())
         for queue in found:
             queue.figures = figures[queue.name]
         self.result_list = found
@@ -154,7 +154,7 @@ class QueueAdmin(JobQueueAdmin):
         if queue is not None:
             extra |= {
                 "sentence": SENTENCES[QueuePolicy(queue.policy)],
-                "figures": figures_of([queue.name], using=database(None))[queue.name],
+                "figures": figures_of([queue.name], using=job_database())[queue.name],
                 "title": queue.name,
                 "subtitle": None,
             }

@@ -11,8 +11,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..engine.databases import database
 from ..models import Report
+from ..services.inspect.jobs import job_database
 from .base import JobQueueAdmin
 from .changelist import CappedPaginator
 from .wording import time_tag
@@ -44,7 +44,7 @@ class ReportAdmin(JobQueueAdmin):
             raise PermissionDenied
         if not object_id.isascii() or not object_id.isdigit() or len(object_id) > 18:
             raise Http404
-        report = Report.objects.using(database(None)).filter(pk=object_id).first()
+        report = Report.objects.using(job_database()).filter(pk=object_id).first()
         if report is None:
             raise Http404
         return HttpResponse(report.page, headers={"Content-Security-Policy": POLICY})

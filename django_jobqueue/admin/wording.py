@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ..engine.paging import MANY
+from ..counting import MANY
 from ..models import Job
 from ..states import JobState
 

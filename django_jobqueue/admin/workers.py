@@ -18,8 +18,8 @@ from django.views.decorators.http import require_POST
 
 from .. import services
 from ..conf import get_settings
-from ..engine.databases import database
 from ..models import Job, Worker
+from ..services.inspect.jobs import job_database
 from .base import JobQueueAdmin
 
 SHOWN = 200
@@ -70,12 +70,12 @@ def seen() -> QuerySet[Worker]:
     """Those that work, and those that ended within a day."""
     lately = Q(stopped_at=None) | Q(stopped_at__gt=timezone.now() - REMEMBERED)
     order = F("stopped_at").desc(nulls_first=True)
-    return Worker.objects.using(database(None)).filter(lately).order_by(order, "name", "started_at")
+    return Worker.objects.using(job_database()).filter(lately).order_by(order, "name", "started_at")
 
 
 def lines() -> list[dict[str, Any]]:
     """Each worker, how it is, and what it has in hand."""
-    running = Job.objects.using(database(None)).running().defer("data", "output", "attempts")
+    running = Job.objects.using(job_database()).running().defer("data", "output", "attempts")
     held: dict[Any, list[Job]] = defaultdict(list)
     for job in running.order_by("assignee")[:JOBS_SHOWN]:
         held[job.incarnation].append(job)

@@ -1,4 +1,4 @@
-"""The subcommands that only look: list, show, why, blocked, stats, workers."""
+"""The subcommands that only look: list, show, why, blocked, stats, workers, operations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from django.utils.dateparse import parse_datetime
 
 from .. import handlers, services
 from ..conf import get_settings
-from ..engine.queues import check_exists
-from ..engine.transactions import rows
 from ..exceptions import NotOrdered
-from ..expressions import SEQUENCE, StatementTimestamp
-from ..models import BlockedKey, Job, Queue, Worker
+from ..expressions import StatementTimestamp
+from ..models import BlockedKey, Job, Operation, Queue, Worker
 from ..querysets import JobQuerySet
 from ..redaction import redacted
+from ..services.inspect.lists import last_number
+from ..services.queues import find_queue
 from ..states import ELIGIBLE, JobState
 from .answers import Answer, Code, facts, last_line, plural, state_in_colour, table
-from .selection import filtered, limit_of
+from .selection import filters_of, limit_of
 
 SPANS = (10_000, 100_000)
 LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "created_at", "start_after", "error")
@@ -32,7 +32,7 @@ LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "crea
 
 def list_jobs(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Jobs, newest first unless asked otherwise."""
-    jobs = filtered(options, using).defer("data", "output", "attempts")
+    jobs = Job.objects.using(using).selected(filters_of(options, using)).defer("data", "output", "attempts")
     limit = limit_of(options)
     found = [brief(job) for job in (jobs.order_by("seq")[:limit] if options["oldest"] else _newest(jobs, limit, using))]
     if not found:
@@ -43,7 +43,7 @@ def list_jobs(options: dict[str, Any], style: Style, using: str) -> Answer:
 
 def _newest(jobs: JobQuerySet, limit: int | None, using: str) -> list[Job]:
     """The last jobs, looked for among the last sent first: the index of ranges finds those in a large table."""
-    last = rows(using, f"SELECT last_value FROM {SEQUENCE}")[0][0]
+    last = last_number(using=using)
     for span in SPANS if limit is not None else ():
         found = list(jobs.filter(seq__gt=last - span).order_by("-seq")[:limit])
         if len(found) == limit:
@@ -124,7 +124,7 @@ def blocked(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Keys that wait for a person, the longest blocked first."""
     keys: Any = BlockedKey.objects.using(using).all()
     if options["queue"] is not None:
-        queue = check_exists(options["queue"], using)
+        queue = find_queue(options["queue"], using)
         if not queue.is_ordered:
             raise NotOrdered(queue.name, queue.policy)
         keys = keys.filter(queue=queue)
@@ -160,7 +160,7 @@ def stats(options: dict[str, Any], style: Style, using: str) -> Answer:
     queues = Queue.objects.using(using).order_by("name")
     jobs = Job.objects.using(using).all()
     if options["queue"] is not None:
-        name = check_exists(options["queue"], using).name
+        name = find_queue(options["queue"], using).name
         queues, jobs = queues.filter(pk=name), jobs.in_queue(name)
     counted = _counted(jobs)
     found = [_of_queue(queue, counted.get(queue.name, {})) for queue in queues]
@@ -255,3 +255,18 @@ def _state_of(worker: Worker, silent: timedelta) -> str:
     if silent > timedelta(seconds=get_settings().WORKER_LOST_SECONDS):
         return "silent"
     return "stopping" if worker.stopping_at is not None else "alive"
+
+
+# ------------------------------------------------------------------------------------------------------- operations
+
+_RECORDED = ("id", "verb", "operator", "state", "moved", "refused", "started_at", "finished_at", "reason")
+
+
+def operations(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """What operators did to jobs, the latest first, and how far it got."""
+    recorded = Operation.objects.using(using).order_by("-pk").values(*_RECORDED)
+    found = list(recorded[: limit_of(options)])
+    if not found:
+        return Answer({"operations": []}, "No operations.")
+    lines = [[operation[name] for name in _RECORDED] for operation in found]
+    return Answer({"operations": found}, table([name.replace("_", " ") for name in _RECORDED], lines, style))

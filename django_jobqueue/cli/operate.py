@@ -1,4 +1,7 @@
-"""The subcommands that change something: send, retry, skip, cancel, delete, purge, pause, resume, maintain."""
+"""The subcommands that change something: send, retry, skip, cancel, delete, purge, pause, resume, maintain.
+
+``resume_operation`` continues what one of them began.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,20 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID
 
 from django.core.management.color import Style
 
 from .. import maintenance, services
-from ..engine.queues import check_exists
-from ..exceptions import InvalidData, InvalidTransition, JobNotFound
-from ..models import Job
+from ..exceptions import InvalidData, InvalidOption, InvalidTransition, JobNotFound
+from ..models import Job, Operation
 from ..options import check_state
-from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
+from ..selection import Selection
+from ..services.operations import VERBS, bits, shown_jobs
+from ..services.queues import find_queue
+from ..states import FINAL, JobState
 from .answers import Answer, Code, plural, table
 from .selection import selected
 
@@ -76,51 +82,121 @@ def _data(text: str | None) -> Any:
 
 def retry(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
     """Give dead jobs another attempt."""
-    ids = selected("retry", options, RETRIABLE, using)
-    if options["dry_run"] or not ids:
-        return _would("retry", ids, RETRIABLE, using)
-    outcome = services.retry(ids, operator=options["operator"], reason=options["reason"] or "", using=using)
-    return _did("retry", outcome.moved, outcome.refused)
+
+    def by_ids(ids: list[UUID], _: str | None) -> Answer:
+        outcome = services.retry(ids, operator=options["operator"], reason=options["reason"] or "", using=using)
+        return _did("retry", outcome.moved, outcome.refused)
+
+    return _act("retry", options, using, lambda _: True, by_ids)
 
 
 def skip(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
     """End dead jobs, and those that wait for a retry; their keys go on."""
-    shown = services.current_snapshot(using=using)  # the question below may be answered much later
-    ids = selected("skip", options, SKIPPABLE, using)
-    if options["dry_run"] or not ids:
-        return _would("skip", ids, SKIPPABLE, using)
-    if _called_off("Skip", ids, confirm):
-        return CALLED_OFF
-    outcome = services.skip(ids, operator=options["operator"], reason=options["reason"], snapshot=shown, using=using)
-    return _did("skip", outcome.moved, outcome.refused)
+
+    def by_ids(ids: list[UUID], snapshot: str | None) -> Answer:
+        noted = {"operator": options["operator"], "reason": options["reason"]}
+        outcome = services.skip(ids, **noted, snapshot=snapshot, using=using)
+        return _did("skip", outcome.moved, outcome.refused)
+
+    return _act("skip", options, using, confirm, by_ids)
 
 
 def cancel(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
     """Cancel jobs that wait or run."""
-    ids = selected("cancel", options, OCCUPIED, using)
-    if options["dry_run"] or not ids:
-        return _would("cancel", ids, OCCUPIED, using)
-    if _called_off("Cancel", ids, confirm):
-        return CALLED_OFF
-    result = services.cancel(ids, force=options["force"], operator=options["operator"], using=using)
-    refused = {id: _refusal(result.previous.get(id)) for id in result.unknown}
-    return _did("cancel", result.cancelled, refused)
+
+    def by_ids(ids: list[UUID], _: str | None) -> Answer:
+        result = services.cancel(ids, force=options["force"], operator=options["operator"], using=using)
+        return _did("cancel", result.cancelled, {id: _refusal(result.previous.get(id)) for id in result.unknown})
+
+    return _act("cancel", options, using, confirm, by_ids)
 
 
 def delete(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
-    """Delete finished jobs, all or none."""
-    ids = selected("delete", options, FINAL, using)
-    if options["dry_run"] or not ids:
-        return _would("delete", ids, FINAL, using)
-    if _called_off("Delete", ids, confirm):
+    """Delete finished jobs: those named all or none, those of filters a bit at a time."""
+
+    def by_ids(ids: list[UUID], _: str | None) -> Answer:
+        services.delete(ids, operator=options["operator"], using=using)
+        return _did("delete", ids, {})
+
+    return _act("delete", options, using, confirm, by_ids)
+
+
+def _act(
+    verb: str,
+    options: dict[str, Any],
+    using: str,
+    confirm: Confirm,
+    by_ids: Callable[[list[UUID], str | None], Answer],
+) -> Answer:
+    """Ask, then do it: to named jobs at once, to those of filters as an operation that can be continued."""
+    selection = selected(verb, options, using)
+    number = _number(verb, selection, using)
+    if options["dry_run"] or not number:
+        return _would(verb, _ids(verb, selection, using), VERBS[verb].takes, using)
+    if number > 1 and not confirm(f"{verb.capitalize()} {plural(number, 'job')}?"):
         return CALLED_OFF
-    services.delete(ids, operator=options["operator"], using=using)
-    return _did("delete", ids, {})
+    if selection.ids is not None:
+        return by_ids(list(selection.ids), selection.snapshot)
+    operation = services.begin_operation(
+        verb,
+        selection=selection,
+        operator=options["operator"],
+        reason=options.get("reason") or "",
+        force=options.get("force", False),
+        using=using,
+    )
+    return _carry_out(operation, using)
+
+
+def _number(verb: str, selection: Selection, using: str) -> int:
+    return shown_jobs(verb, selection, using).count() if selection.ids is None else len(selection.ids)
+
+
+def _ids(verb: str, selection: Selection, using: str) -> list[UUID]:
+    if selection.ids is not None:
+        return list(selection.ids)
+    return list(shown_jobs(verb, selection, using).order_by("seq").values_list("pk", flat=True))
+
+
+def _carry_out(operation: Operation, using: str) -> Answer:
+    """Advance an operation to its end. Ctrl-C stops it; after a crash the housekeeping process of a worker goes on."""
+    moved: list[UUID] = []
+    refused: dict[UUID, str] = {}
+    try:
+        for bit in bits(operation, using=using):
+            operation = bit.operation
+            moved += bit.moved
+            refused |= bit.refused
+    except KeyboardInterrupt:
+        services.stop_operation(operation, using=using)
+        raise KeyboardInterrupt(_how_to_continue(operation)) from None
+    answer = _did(operation.verb, moved, refused, number=operation.moved)
+    if operation.state != Operation.State.DONE:
+        answer.text += f"\n{_how_to_continue(operation)}"
+        answer.code = Code.FOUND
+    return answer
+
+
+def _how_to_continue(operation: Operation) -> str:
+    return f"Operation {operation.pk} is stopped; manage.py jobs resume_operation {operation.pk} continues it."
+
+
+def resume_operation(options: dict[str, Any], style: Style, using: str) -> Answer:
+    """Continue an operation that was stopped or interrupted, to its end."""
+    operation = Operation.objects.using(using).filter(pk=options["id"]).first()
+    if operation is None:
+        raise InvalidOption("id", f"there is no operation {options['id']}", hint="jobs operations lists them.")
+    services.resume_operation(operation, using=using)
+    operation.refresh_from_db(using=using)
+    if operation.state != Operation.State.RUNNING:
+        document = {"verb": operation.verb, "dry_run": False, "number": operation.moved, "moved": [], "refused": {}}
+        return Answer(document, f"Operation {operation.pk} has ended: {plural(operation.moved, 'job')} moved.")
+    return _carry_out(operation, using)
 
 
 def purge(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
     """Delete all jobs of a queue, or those in one state, whatever they are doing."""
-    queue = check_exists(options["queue"], using).name
+    queue = find_queue(options["queue"], using).name
     state = None if options["state"] is None else check_state(options["state"])
     jobs = Job.objects.using(using).in_queue(queue)
     if options["dry_run"]:
@@ -136,10 +212,6 @@ def purge(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -
 CALLED_OFF = Answer({"called_off": True}, "Nothing was done.", Code.FOUND)
 
 
-def _called_off(verb: str, ids: list[UUID], confirm: Confirm) -> bool:
-    return len(ids) > 1 and not confirm(f"{verb} {plural(len(ids), 'job')}?")
-
-
 def _refusal(state: JobState | None) -> str:
     return "there is no such job" if state is None else f"it is {state}"
 
@@ -147,15 +219,17 @@ def _refusal(state: JobState | None) -> str:
 _DONE = {"retry": "Retried", "skip": "Skipped", "cancel": "Cancelled", "delete": "Deleted"}
 
 
-def _did(verb: str, moved: list[UUID], refused: dict[UUID, str]) -> Answer:
+def _did(verb: str, moved: list[UUID], refused: dict[UUID, str], *, number: int | None = None) -> Answer:
+    """What was done; ``number`` counts also the jobs that another process moved, which are not listed."""
+    number = len(moved) if number is None else number
     document = {
         "verb": verb,
         "dry_run": False,
-        "number": len(moved),
+        "number": number,
         "moved": moved,
         "refused": {str(id): why for id, why in refused.items()},
     }
-    lines = [f"{_DONE[verb]} {plural(len(moved), 'job')}.", *_refusals(refused)]
+    lines = [f"{_DONE[verb]} {plural(number, 'job')}.", *_refusals(refused)]
     return Answer(document, "\n".join(lines), Code.FOUND if refused else Code.FINE)
 
 
@@ -212,7 +286,7 @@ def _noted(options: dict[str, Any]) -> dict[str, str]:
 
 
 def _queue(options: dict[str, Any], using: str) -> dict[str, Any]:
-    queue = check_exists(options["queue"], using)
+    queue = find_queue(options["queue"], using)
     return {"queue": queue.name, "paused_at": queue.paused_at}
 
 

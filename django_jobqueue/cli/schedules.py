@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.color import Style
 
-from ..engine.queues import check_exists
 from ..exceptions import InvalidOption
 from ..models import Schedule
+from ..services.queues import find_queue
 from .answers import Answer, table
 
 
@@ -18,7 +18,7 @@ def schedules(options: dict[str, Any], style: Style, using: str) -> Answer:
         raise InvalidOption("next", f"expected 1 to 100, got {options['next']}")
     found = Schedule.objects.using(using).order_by("name")
     if options["queue"] is not None:
-        found = found.filter(queue=check_exists(options["queue"], using).name)
+        found = found.filter(queue=find_queue(options["queue"], using).name)
     told = [_schedule(schedule, options["next"]) for schedule in found]
     if not told:
         return Answer({"schedules": []}, "No schedules.")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from ..encoding import check_tags, check_text
-from ..engine.queues import check_exists
+from .. import services
 from ..exceptions import InvalidOption, JobQueueError
 from ..identifiers import as_uuid
-from ..models import Job
-from ..options import check_state
-from ..querysets import JobQuerySet
-from ..states import JobState
+from ..selection import Selection
+from ..services.operations import VERBS, shown_jobs
+from ..services.queues import find_queue
+from ..text import check_text
 
 FILTERS = ("queue", "state", "key", "tag", "handler", "worker")
 
@@ -45,40 +44,46 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=int, help="of what the filters find, at most N, oldest first")
 
 
-def filtered(options: dict[str, Any], using: str) -> JobQuerySet:
+def filters_of(options: dict[str, Any], using: str) -> Selection:
     """The jobs that the filters mean. Raises ``QueueNotFound`` and ``InvalidOption``."""
-    jobs = Job.objects.using(using).all()
-    if options["queue"] is not None:
-        jobs = jobs.in_queue(check_exists(options["queue"], using).name)
-    if options["state"]:
-        jobs = jobs.in_state(*(check_state(state) for state in options["state"]))
-    if options["tag"]:
-        jobs = jobs.tagged(check_tags(options["tag"]))
-    for option, column in (("key", "singleton_key"), ("handler", "name"), ("worker", "assignee")):
-        if options[option] is not None:
-            jobs = jobs.filter(**{column: check_text(options[option], option=option, max_length=255)})
-    return jobs
+    given = {name: options[name] for name in ("key", "handler", "worker") if options[name] is not None}
+    texts: dict[str, Any] = {name: check_text(text, option=name, max_length=255) for name, text in given.items()}
+    return Selection(
+        queue=None if options["queue"] is None else find_queue(options["queue"], using).name,
+        states=options["state"] or None,
+        tags=options["tag"] or None,
+        **texts,
+    )
 
 
-def selected(verb: str, options: dict[str, Any], allowed: Iterable[JobState], using: str) -> list[UUID]:
-    """The ids that are meant; with filters, of jobs in a state that the verb takes.
+def selected(verb: str, options: dict[str, Any], using: str) -> Selection:
+    """The jobs that are meant, as they are now: those that change before the operator has confirmed are left alone.
 
     Raises ``InvalidOption`` for both ids and filters, for neither, and for a state that the verb never takes.
     """
+    snapshot = services.current_snapshot(using=using)
     given = [name for name in FILTERS if options[name] not in (None, [])]
     if options["ids"]:
         if given or options["limit"] is not None:
             raise InvalidOption("ids", f"cannot be given together with --{(given or ['limit'])[0]}")
-        return list(dict.fromkeys(options["ids"]))
+        return Selection(ids=options["ids"], snapshot=snapshot)
     if not given:
         hint = "To empty a queue there is purge." if verb == "delete" else ""
         raise InvalidOption("ids", f"{verb} needs ids or filters", hint=hint)
-    jobs = filtered(options, using)
-    takes = sorted(str(state) for state in allowed)
-    for state in options["state"] or ():
-        if check_state(state) not in takes:
+    selection = replace(filters_of(options, using), snapshot=snapshot)
+    takes = sorted(str(state) for state in VERBS[verb].takes)
+    for state in selection.states or ():
+        if state not in takes:
             raise InvalidOption("state", f"{verb} takes no {state} jobs", hint=f"It takes {', '.join(takes)}.")
-    return list(jobs.in_state(*takes).order_by("seq").values_list("pk", flat=True)[: limit_of(options)])
+    return _oldest(verb, selection, limit_of(options), using)
+
+
+def _oldest(verb: str, selection: Selection, limit: int | None, using: str) -> Selection:
+    """As many of them, the oldest: those up to the number of the last."""
+    if limit is None:
+        return selection
+    numbers = list(shown_jobs(verb, selection, using).order_by("seq").values_list("seq", flat=True)[:limit])
+    return replace(selection, until_seq=numbers[-1] if numbers else 0)
 
 
 def limit_of(options: dict[str, Any]) -> int | None:

@@ -143,6 +143,10 @@ def _purge(parser: ArgumentParser) -> None:
     _destroying(parser)
 
 
+def _one_operation(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", type=job_id, help="the id of the operation")
+
+
 def _maintain(parser: ArgumentParser) -> None:
     once = "one pass, for those who prefer cron; workers do it by themselves"
     parser.add_argument("--once", action="store_true", required=True, help=once)
@@ -162,13 +166,15 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "blocked": Subcommand("keys that wait for a person", inspect.blocked, _blocked),
     "stats": Subcommand("jobs per queue and state", inspect.stats, _maybe_queue),
     "workers": Subcommand("who works, and who is gone", inspect.workers, _workers),
+    "operations": Subcommand("what operators did to jobs, and how far it got", inspect.operations, _limit(20)),
     "schedules": Subcommand("schedules and their next slots", schedules.schedules, _schedules),
     "send": Subcommand("store a job", operate.send, _send),
     "retry": Subcommand("give dead jobs another attempt", operate.retry, _retry, asks=True),
     "skip": Subcommand("end dead jobs, so that their keys go on", operate.skip, _skip, asks=True),
     "cancel": Subcommand("cancel jobs that wait or run", operate.cancel, _cancel, asks=True),
-    "delete": Subcommand("delete finished jobs, all or none", operate.delete, _delete, asks=True),
+    "delete": Subcommand("delete finished jobs", operate.delete, _delete, asks=True),
     "purge": Subcommand("delete jobs of a queue, whatever they are doing", operate.purge, _purge, asks=True),
+    "resume_operation": Subcommand("continue an operation that was stopped", operate.resume_operation, _one_operation),
     "pause": Subcommand("hand out no more jobs of a queue", operate.pause, _pausing),
     "resume": Subcommand("hand out jobs of a queue again", operate.resume, _pausing),
     "maintain": Subcommand("expire, recover, clean up: one pass", operate.maintain, _maintain),

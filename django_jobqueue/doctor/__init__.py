@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..engine.databases import database
-from ..engine.transactions import rows
+from ..engine.databases import database, rows
 from . import indexes, schema, server, upkeep, work
 from .findings import Finding, Level, Limits, looked
 from .repairing import Repair, repair

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from ..engine.transactions import execute, planned, rows
+from ..engine.databases import execute, rows
+from ..services.inspect.lists import by_index as planned_by_index
+from ..timings import OVERDUE_SECONDS
 
 LOOK_TIMEOUT = "10s"
 
@@ -55,7 +57,7 @@ class Limits:
     clock_seconds: float = 2.0
     notify_share: float = 0.5
     sequence_share: float = 0.9
-    overdue_seconds: float = 300  # an active job past its time, or a schedule past its slot
+    overdue_seconds: float = OVERDUE_SECONDS  # an active job past its time, or a schedule past its slot
     uncleaned_seconds: float = 86_400  # a finished job past the time it is to be deleted
     kept_rows: int = 100_000  # in the part of a queue that deletes nothing
     sample: int = 1_000  # waiting jobs of a queue whose handlers are looked up
@@ -75,13 +77,17 @@ def looked(look: Look, using: str, limits: Limits, *, by_index: bool = False) ->
         with transaction.atomic(using=using):
             before = rows(using, "SELECT current_setting('statement_timeout')")[0][0]
             _set(using, "statement_timeout", LOOK_TIMEOUT)
-            with planned(using) if by_index else nullcontext():
-                found = list(look(using, limits))
+            asked = partial(_all, look, using, limits)
+            found = planned_by_index(asked, using=using) if by_index else asked()
             _set(using, "statement_timeout", before)
     except DatabaseError as error:
         yield could_not_look(look.__name__.strip("_"), using, error)
     else:
         yield from found
+
+
+def _all(look: Look, using: str, limits: Limits) -> list[Finding]:
+    return list(look(using, limits))
 
 
 def could_not_look(what: str, using: str, error: BaseException) -> Finding:

@@ -12,7 +12,7 @@ from django.apps import apps
 from django.db import connections, models, transaction
 from django.db.models import UniqueConstraint
 
-from ..engine.transactions import execute, rows
+from ..engine.databases import execute, rows
 from ..partitions import PARENT
 from .findings import Finding, Level, Limits
 

@@ -11,8 +11,7 @@ from django.db import DatabaseError, OperationalError, transaction
 from psycopg import errors
 
 from ..conf import get_settings
-from ..engine.databases import database
-from ..engine.transactions import execute
+from ..engine.databases import database, execute
 from ..exceptions import InvalidOption
 from ..services import check_lanes
 from .findings import Finding, in_autocommit

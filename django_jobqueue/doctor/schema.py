@@ -9,7 +9,7 @@ from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import CheckConstraint
 
-from ..engine.transactions import rows
+from ..engine.databases import rows
 from ..models import Queue
 from ..partitions import PARENT, create_partition_sql, partition_name
 from .findings import Finding, Level, Limits, counted

@@ -10,7 +10,7 @@ from uuid import uuid4
 from django.db import DatabaseError, connections
 
 from ..conf import get_settings
-from ..engine.transactions import execute, rows
+from ..engine.databases import execute, rows
 from .findings import Finding, Level, Limits, ago, could_not_look, in_autocommit
 
 # ------------------------------------------------------------------------------------------------- old transactions

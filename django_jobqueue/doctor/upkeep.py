@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -11,14 +10,11 @@ from django.db.models import Q
 
 from .. import handlers
 from ..conf import get_settings
-from ..engine import sql
-from ..engine.lanes import Lane
-from ..engine.recovery import find_stranded
-from ..engine.sweeps import Bounds
-from ..engine.transactions import rows
+from ..engine.databases import rows
 from ..expressions import StatementTimestamp
 from ..models import Maintenance, Queue, Schedule, Worker
 from ..partitions import DEFAULT, leaf_of
+from ..services.inspect import health
 from .findings import Finding, Level, Limits, ago, counted
 from .work import CAP, MAINTAIN
 
@@ -63,20 +59,12 @@ def maintenance(using: str, limits: Limits) -> Iterator[Finding]:
 
 # --------------------------------------------------------------------------------------------------- finished jobs
 
-FINISHED = f"""
-SELECT q.name, count(*), extract(epoch FROM {sql.parts.NOW} - min(d.delete_at))::float8
-FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT delete_at FROM jobqueue_job
-    WHERE queue_id = q.name AND delete_at < {sql.parts.NOW} - %s * interval '1 second'
-    ORDER BY delete_at LIMIT %s) d
-GROUP BY 1 ORDER BY 1
-"""
-
 
 def finished_jobs(using: str, limits: Limits) -> Iterator[Finding]:
     """What should be gone for long: nobody archives, or nobody cleans up."""
     archive = get_settings().ARCHIVE
-    for queue, number, age in rows(using, FINISHED, [limits.uncleaned_seconds, CAP]):
+    undeleted = health.undeleted_jobs(seconds=limits.uncleaned_seconds, most=CAP, using=using)
+    for queue, number, age in undeleted:
         facts = {"queue": queue, "jobs": number, "seconds": age}
         if archive:
             yield Finding(
@@ -132,8 +120,9 @@ def kept_forever(using: str, limits: Limits) -> Iterator[Finding]:
 
 def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
     """Lanes in which a job waits for nobody. Looked at twice, because a large purge releases only after its commit."""
-    first, is_complete = _stranded_now(using)
-    stranded = sorted(first & _stranded_now(using)[0]) if first else []
+    first, is_complete = health.stranded_lanes(seconds=LOOK_SECONDS, using=using)
+    again = health.stranded_lanes(seconds=LOOK_SECONDS, using=using).lanes if first else set()
+    stranded = sorted(first & again)
     if not is_complete:
         yield Finding(
             "not_looked",
@@ -156,12 +145,6 @@ def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
             using,
             repairs_lanes=True,
         )
-
-
-def _stranded_now(using: str) -> tuple[set[Lane], bool]:
-    """The lanes, and whether there was time for all."""
-    bounds = Bounds(until=time.monotonic() + LOOK_SECONDS)
-    return set(find_stranded(using, bounds)), not bounds.unfinished
 
 
 def schedules(using: str, limits: Limits) -> Iterator[Finding]:

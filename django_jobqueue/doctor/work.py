@@ -10,26 +10,13 @@ from django.db.models import Count
 
 from .. import handlers
 from ..conf import get_settings
-from ..engine import sql
-from ..engine.transactions import rows
 from ..expressions import StatementTimestamp
 from ..models import Job, Queue, Worker
-from ..policies import ORDERED
-from ..states import DEAD, Hold, JobState
+from ..services.inspect import health
 from .findings import Finding, Level, Limits, ago, counted
 
 MAINTAIN = "manage.py jobs maintain --once"
 CAP = 1_000  # nobody needs to know more exactly
-
-# The first waiting jobs of each queue, in the order of the index that a fetch reads, and the first delayed ones.
-HANDLERS = f"""
-SELECT q.name, w.name, count(*) FROM jobqueue_queue q CROSS JOIN LATERAL (
-    (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND {sql.parts.IS_FETCHABLE}
-    ORDER BY priority DESC, position LIMIT %(n)s)
-    UNION ALL
-    (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND hold = '{Hold.UNTIL}' ORDER BY start_after LIMIT %(n)s)
-) w GROUP BY 1, 2 ORDER BY 1, 2
-"""
 
 
 def waiting_without_handler(using: str, limits: Limits) -> Iterator[Finding]:
@@ -46,7 +33,7 @@ def waiting_without_handler(using: str, limits: Limits) -> Iterator[Finding]:
             using,
         )
         return
-    for queue, name, number in rows(using, HANDLERS, {"n": limits.sample}):
+    for queue, name, number in health.waiting_handlers(sample=limits.sample, using=using):
         if handlers.find(queue, name) is None:
             yield _no_handler(using, queue, name, number, limits)
 
@@ -104,20 +91,12 @@ def silent_workers(using: str, limits: Limits) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-WAITING = f"""
-SELECT q.name, q.paused_at IS NOT NULL, extract(epoch FROM {sql.parts.NOW} - w.created_at)::float8
-FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT created_at FROM jobqueue_job WHERE queue_id = q.name AND {sql.parts.IS_FETCHABLE}
-    ORDER BY priority DESC, position LIMIT 1) w ORDER BY 1
-"""
-
-
 def waiting_without_worker(using: str, limits: Limits) -> Iterator[Finding]:
     lost = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
     live = Worker.objects.using(using).filter(stopped_at=None, heartbeat_at__gt=StatementTimestamp() - lost)
     taken = [set(queues) for queues in live.values_list("queues", flat=True)]
     letters = set(Queue.objects.using(using).exclude(dead_letter=None).values_list("dead_letter", flat=True))
-    for queue, is_paused, age in rows(using, WAITING):
+    for queue, is_paused, age in health.next_jobs(using=using):
         if is_paused:
             yield _paused(using, queue, age)
         elif not any(not queues or queue in queues for queues in taken):
@@ -146,28 +125,14 @@ def _paused(using: str, queue: str, age: float) -> Finding:
 
 # ----------------------------------------------------------------------------------------------- blocked and overdue
 
-BLOCKED = f"""
-SELECT q.name, count(*), extract(epoch FROM {sql.parts.NOW} - min(b.finalized_at))::float8
-FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {sql.parts.listed(DEAD)}
-    ORDER BY finalized_at LIMIT %s) b
-WHERE q.policy = '{ORDERED}' GROUP BY 1 ORDER BY 1
-"""
-OVERDUE = f"""
-SELECT queue_id, count(*), max(age)::float8 FROM (
-    SELECT queue_id, extract(epoch FROM {sql.parts.NOW} - expire_at) AS age FROM jobqueue_job
-    WHERE state = '{JobState.ACTIVE}' AND expire_at < {sql.parts.NOW} - %s * interval '1 second' LIMIT %s) o
-GROUP BY 1 ORDER BY 1
-"""
-
 
 def blocked_keys(using: str, limits: Limits) -> Iterator[Finding]:
-    for queue, number, age in rows(using, BLOCKED, [CAP]):
+    for queue, number, age in health.blocked_keys(most=CAP, using=using):
         yield Finding(
             "blocked_keys",
             Level.WARNING,
             f"{counted(number, 'blocked key', most=CAP)} in {queue!r}, the longest for {ago(age)}",
-            "A job of each failed for good, and all behind it wait until somebody retries or skips it.",
+            "A job of each failed for good, and all behind it wait until an operator retries or skips it.",
             f"manage.py jobs blocked {queue}",
             {"queue": queue, "keys": number, "seconds": age},
             using,
@@ -175,7 +140,7 @@ def blocked_keys(using: str, limits: Limits) -> Iterator[Finding]:
 
 
 def overdue_jobs(using: str, limits: Limits) -> Iterator[Finding]:
-    for queue, number, age in rows(using, OVERDUE, [limits.overdue_seconds, CAP]):
+    for queue, number, age in health.overdue_jobs(seconds=limits.overdue_seconds, most=CAP, using=using):
         yield Finding(
             "overdue_jobs",
             Level.ERROR,

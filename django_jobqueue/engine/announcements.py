@@ -5,7 +5,8 @@ A receiver that raises is logged by Django and keeps nobody else from hearing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -20,12 +21,31 @@ if TYPE_CHECKING:
     from .transitions import Change
 
 
-at_once: list[Callable[[str, str, list[UUID]], None]] = []  # told before the commit: by the testing kit alone
+Hear = Callable[[str, str, list[UUID]], None]
+
+
+class SendListeners:
+    """Who is told of sends before the commit: the testing kit alone, as long as its ``with`` lasts."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Hear] = []
+
+    @contextmanager
+    def hearing(self, hear: Hear) -> Iterator[None]:
+        """Call ``hear(database, queue, ids)`` at each send."""
+        self.listeners.append(hear)
+        try:
+            yield
+        finally:
+            self.listeners.remove(hear)
+
+
+before_commit = SendListeners()
 
 
 def sent(using: str, queue: str, ids: list[UUID]) -> None:
     """Jobs were stored."""
-    for hear in at_once:
+    for hear in before_commit.listeners:
         hear(using, queue, ids)
     if job_sent.receivers and ids:
         after_commit(using, partial(job_sent.send_robust, Job, ids=ids, queue=queue, using=using))

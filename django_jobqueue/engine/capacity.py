@@ -9,25 +9,34 @@ from uuid import UUID
 from .transactions import after_commit
 
 Told = Callable[[], None]
-_holders: dict[UUID, Told] = {}
 
 
-def hold(ids: Iterable[UUID], told: Told) -> None:
-    _holders.update(dict.fromkeys(ids, told))
+class Holders:
+    """The streams of this process by the jobs they hold; a job is in here from ``hold`` until ``let_go``."""
 
+    def __init__(self) -> None:
+        self._by_job: dict[UUID, Told] = {}
 
-def let_go(ids: Iterable[UUID], told: Told) -> None:
-    for id in ids:
-        if _holders.get(id) == told:  # a method is another object each time
-            del _holders[id]
+    def hold(self, ids: Iterable[UUID], told: Told) -> None:
+        """From now on ``told`` is called when one of these jobs ends."""
+        self._by_job.update(dict.fromkeys(ids, told))
 
+    def let_go(self, ids: Iterable[UUID], told: Told) -> None:
+        """End what ``hold`` began, unless another has taken the job over."""
+        for id in ids:
+            if self._by_job.get(id) == told:  # a method is another object each time
+                del self._by_job[id]
 
-def ended(using: str, ids: Iterable[UUID]) -> None:
-    """Attempts of these jobs have ended: tell whoever holds them, after the commit. Free of cost if nobody does."""
-    if _holders and (holders := {told for id in ids if (told := _holders.get(id)) is not None}):
-        after_commit(using, partial(_tell, holders))
+    def ended(self, using: str, ids: Iterable[UUID]) -> None:
+        """Attempts of these jobs have ended: tell their holders, after the commit. Free of cost if there are none."""
+        if self._by_job and (holders := {told for id in ids if (told := self._by_job.get(id)) is not None}):
+            after_commit(using, partial(_tell, holders))
 
 
 def _tell(holders: set[Told]) -> None:
     for told in holders:
         told()
+
+
+_holders = Holders()
+hold, let_go, ended = _holders.hold, _holders.let_go, _holders.ended

@@ -15,9 +15,9 @@ from ..identifiers import as_uuid
 from ..models import Job
 from ..states import JobState
 from . import sql
-from .databases import database
+from .databases import database, execute
 from .lanes import leaves_of
-from .transactions import claimed_rows, execute
+from .prepared_statements import claimed_rows
 
 Place = tuple[int, int]  # a priority, and a position within it
 Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
@@ -66,8 +66,14 @@ class Claimer(NamedTuple):
     policy: str = ""
 
     @property
-    def assignment(self) -> list[Any]:
-        return [self.worker, self.incarnation, self.number, self.lease]
+    def assignment(self) -> dict[str, Any]:
+        """What a claim says of its holder."""
+        return {
+            "worker": self.worker,
+            "incarnation": self.incarnation,
+            "number": self.number,
+            "lease": self.lease,
+        }
 
     def rows(self, statement: str, params: Any, *, by_name: bool = False) -> list[tuple[Any, ...]]:
         return claimed_rows(self.using, sql.parts.at(self.leaf, statement, self.columns), params, by_name=by_name)

@@ -1,4 +1,4 @@
-"""Which database a verb means, and connections that must not come from Django's pool (``OPTIONS["pool"]``).
+"""Which database a verb means, statements on it, and connections outside of Django's pool (``OPTIONS["pool"]``).
 
 A pool lends a connection for the length of a request. Workers and streams keep theirs: they listen, hold session locks
 and set timeouts, all of which would go back to the pool with the connection and surprise the next request. They would
@@ -17,18 +17,30 @@ from psycopg import errors
 
 from ..conf import wrong_vendor
 from ..models import Job
+from ..process_memory import ProcessMemory
 
 
 def database(using: str | None) -> str:
     """The database that is meant; ``ImproperlyConfigured`` if it is not PostgreSQL."""
     alias = using or router.db_for_write(Job)
-    if alias not in _postgresql:
+    if alias not in checked.aliases:
         check_vendor(alias)
-        _postgresql.add(alias)
+        checked.aliases.add(alias)
     return alias
 
 
-_postgresql: set[str] = set()  # aliases that have been looked at
+class CheckedDatabases(ProcessMemory):
+    """The databases that were found to be PostgreSQL: that cannot change while the process lives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aliases: set[str] = set()
+
+    def forget(self) -> None:
+        self.aliases.clear()
+
+
+checked = CheckedDatabases()
 
 
 def check_vendor(alias: str) -> None:
@@ -44,6 +56,18 @@ def explain_missing_tables(error: ProgrammingError, using: str) -> None:
         raise ImproperlyConfigured(
             f"The tables of django_jobqueue are missing or old in the database {using!r}: run manage.py migrate{where}."
         ) from error
+
+
+def execute(using: str, sql: str, params: Any = None) -> int:
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql, params)
+        return int(cursor.rowcount)
+
+
+def rows(using: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql, params)
+        return list(cursor.fetchall())
 
 
 # ---------------------------------------------------------------------------------------------------- pools

@@ -10,10 +10,11 @@ from typing import Any
 from uuid import UUID
 
 from ..conf import get_encoder, get_settings
-from ..encoding import check_tags, check_text, encode
+from ..encoding import encode
 from ..exceptions import InvalidData, InvalidOption, JobQueueError
 from ..identifiers import as_uuid, uuid7
 from ..options import LARGEST, YEAR, check_int, check_moment, check_seconds, clean_job_options
+from ..text import check_tags, check_text
 
 _PLAIN = frozenset(
     {"data", "name", "id", "singleton_key", "group_key", "priority", "delay", "start_after", "tags",

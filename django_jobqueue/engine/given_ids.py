@@ -12,9 +12,11 @@ from uuid import UUID
 
 from django.db import connections
 
+from .databases import rows
 from .drafts import Checked
+from .prepared_statements import Rows, Statement
 from .sql.send import LOCK_FREE_IDS, LOCK_ID
-from .transactions import Rows, Statement, at_once, joins, row_at_once, rows
+from .transactions import at_once, joins, row_at_once
 
 MOST_LOCKED = 200  # ids of one batch, because all transactions of the server share the memory for locks
 
@@ -27,18 +29,18 @@ def to_lock(jobs: Iterable[Checked]) -> list[UUID]:
 
 def locking(ids: Collection[UUID]) -> Statement:
     """Locks those of these ids that no job has; :func:`taken` reads the answer."""
-    return LOCK_FREE_IDS, [list(ids)]
+    return LOCK_FREE_IDS, {"ids": list(ids)}
 
 
 def taken(answer: Rows) -> set[UUID]:
     return {id for (id,) in answer}
 
 
-def row_of_insert(using: str, id: UUID, sql: str, params: list[Any]) -> tuple[Any, ...] | None:
+def row_of_insert(using: str, id: UUID, sql: str, params: dict[str, Any]) -> tuple[Any, ...] | None:
     """The row that ``sql`` returns, which stores a job with this id unless some queue has one; ``None`` if one has."""
     if not joins(connections[using]):
         # Locked also if it is taken: the lock ends with this message, which cannot decide on its first answer.
-        found = at_once(using, [(LOCK_ID, [id]), (sql, params)])[1]
+        found = at_once(using, [(LOCK_ID, params), (sql, params)])[1]
         return found[0] if found else None
     if rows(using, *locking([id])):
         return None

@@ -21,6 +21,7 @@ from ..exceptions import InvalidOption
 from ..grouping import Grouping
 from ..models import Job
 from ..policies import QueuePolicy
+from ..process_memory import ProcessMemory
 from . import sql
 from .claims import Claimer
 from .lanes import MOST_KEYS, try_keys
@@ -159,11 +160,11 @@ class _Reader:
         """
         place = (self.claimer.using, self.claimer.queue)
         begin = time.monotonic()
-        if begin < _look_out_at.get(place, 0.0):
+        if begin < _rests.until.get(place, 0.0):
             return []
         found = self._without_group()
         end = time.monotonic()
-        _look_out_at[place] = 0.0 if found else end + REST * (end - begin)
+        _rests.until[place] = 0.0 if found else end + REST * (end - begin)
         return found
 
     # ----------------------------------------------------------------------------------------------- which jobs
@@ -211,12 +212,12 @@ class _Reader:
         if not chosen:
             return []
         places = {row.id: place for place, row in enumerate(chosen)}
-        params = [
-            [row.key for row in chosen],
-            list(places.values()),
-            [row.tid for row in chosen],
-            *self.claimer.assignment,
-        ]
+        params = {
+            **self.claimer.assignment,
+            "keys": [row.key for row in chosen],
+            "places": list(places.values()),
+            "tids": [row.tid for row in chosen],
+        }
         jobs = self.claimer.jobs(self.claimer.rows(sql.fetch.CLAIM_GROUPED, params))
         for job in jobs:
             job.grouped = True
@@ -227,7 +228,18 @@ class _Reader:
         return self.claimer.rows(statement, given)
 
 
-_look_out_at: dict[tuple[str, str], float] = {}
+class Rests(ProcessMemory):
+    """Until when this process does not look for jobs without a group again, by database and queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.until: dict[tuple[str, str], float] = {}  # monotonic time
+
+    def forget(self) -> None:
+        self.until.clear()
+
+
+_rests = Rests()
 
 
 def _new(heads: Iterable[Group], given: set[str]) -> Iterator[str]:

@@ -22,8 +22,10 @@ from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from . import sql
+from .databases import execute, rows
 from .notifications import wake
-from .transactions import T, after_commit, claimed_rows, execute, in_transaction, is_strict, rows, text_array
+from .prepared_statements import claimed_rows, text_array
+from .transactions import T, after_commit, in_transaction, is_strict
 
 MOST_KEYS = 200  # per transaction: more from many workers would exhaust the server's table of locks
 # How long a verb that finishes a job waits for the key of that job. A fetch holds keys for a millisecond or two; any
@@ -52,7 +54,7 @@ class Locked:
         if not lanes or self.later:
             return
         if pauses is None:
-            params = [[lane.queue for lane in lanes], [lane.key for lane in lanes]]
+            params = {"queues": [lane.queue for lane in lanes], "keys": [lane.key for lane in lanes]}
             execute(using, sql.lanes.WAIT_FOR_KEYS, params)
             return
         self.refused = self._try(lanes)
@@ -81,7 +83,7 @@ class Locked:
 
 def try_keys(using: str, queue: str, keys: Collection[str]) -> tuple[set[str], int]:
     """Lock those of these keys that nobody else holds; also the oldest transaction still under way."""
-    answers = rows(using, sql.lanes.TRY_KEYS, [queue, text_array(sorted(keys))])
+    answers = rows(using, sql.lanes.TRY_KEYS, {"queue": queue, "keys": text_array(sorted(keys))})
     return {key for key, ours, _ in answers if ours}, min((xmin for *_, xmin in answers), default=0)
 
 
@@ -134,14 +136,15 @@ def release_later(using: str, lanes: Collection[Lane]) -> None:
     They are stored with the transaction, so that no crash forgets them, and so that a lane whose release is pending is
     never taken for a stranded one.
     """
-    params = [text_array(column) for column in zip(*sorted(lanes), strict=True)]
+    queues, policies, keys = (text_array(column) for column in zip(*sorted(lanes), strict=True))
+    params = {"queues": queues, "policies": policies, "keys": keys}
     pending = [id for (id,) in rows(using, sql.lanes.REMEMBER_LANES, params)]
     after_commit(using, partial(_release_pending, using, pending))
 
 
 def release_pending_of(queue: str | None, using: str) -> int:
     """The same for one queue: what a fetch calls that finds nothing."""
-    return _release_pending(using, [id for (id,) in rows(using, sql.lanes.PENDING_IDS, [queue])])
+    return _release_pending(using, [id for (id,) in rows(using, sql.lanes.PENDING_IDS, {"queue": queue})])
 
 
 def _release_pending(using: str, pending: list[int]) -> int:
@@ -151,14 +154,14 @@ def _release_pending(using: str, pending: list[int]) -> int:
 
 def _release_some(using: str, ids: list[int]) -> int:
     """Try these pending releases; how many lanes were released."""
-    found = rows(using, sql.lanes.PENDING_LANES, [ids])
+    found = rows(using, sql.lanes.PENDING_LANES, {"ids": ids})
     pending = {Lane(*lane) for _, *lane in found}
     locked = Locked(using, pending, pauses=())
     if not pending or locked.later:  # later: inside a caller's strict transaction, which cannot judge a lane
         return 0
     left = locked.refused | _release(using, pending - locked.refused)
     if done := [id for id, *lane in found if Lane(*lane) not in left]:
-        execute(using, sql.lanes.FORGET_LANES, [done])
+        execute(using, sql.lanes.FORGET_LANES, {"ids": done})
     return len(pending - left)
 
 

@@ -20,9 +20,10 @@ from psycopg.sql import Literal
 from ..conf import get_settings
 from ..exceptions import InvalidOption
 from ..options import YEAR, check_seconds
-from .databases import own_connection
-from .sql.send import NOTIFY
-from .transactions import T, after_commit, execute, joins, rows
+from ..process_memory import ProcessMemory
+from .databases import execute, own_connection, rows
+from .sql.send import CHANNEL, LISTEN, NOTIFICATION_QUEUE_USAGE, NOTIFY
+from .transactions import T, after_commit, joins
 
 logger = logging.getLogger("django_jobqueue")
 worker_logger = logging.getLogger("django_jobqueue.worker")
@@ -60,7 +61,7 @@ class Listener(threading.Thread):
     def _listen(self) -> None:
         wrapper = connections[self.using]
         with wrapper.cursor() as cursor:
-            cursor.execute(f'LISTEN "{CHANNEL}"')
+            cursor.execute(LISTEN)
         connection: Any = wrapper.connection
         self._pause = 0.1
         self.woken("")
@@ -94,8 +95,36 @@ class _Hub:
             subscriber(queue)
 
 
-_hubs: dict[str, _Hub] = {}
-_lock = threading.Lock()
+class _Hubs:
+    """The hubs of this process by database. A hub stays in here; its listener runs while it has subscribers."""
+
+    def __init__(self) -> None:
+        self._hubs: dict[str, _Hub] = {}
+        self._lock = threading.Lock()
+
+    def subscribe(self, using: str, woken: Callable[[str], None]) -> _Hub:
+        with self._lock:
+            hub = self._hubs.setdefault(using, _Hub(using))
+            hub.subscribers.add(woken)
+            if hub.listener is None:
+                hub.listener = Listener(using, hub.woken, lambda: hub.woken(""))
+                hub.listener.start()
+            elif hub.listener.is_alive():
+                woken("")  # it listens already, or will say so
+        return hub
+
+    def unsubscribe(self, hub: _Hub, woken: Callable[[str], None]) -> None:
+        listener = None
+        with self._lock:
+            hub.subscribers.discard(woken)
+            if not hub.subscribers:
+                listener, hub.listener = hub.listener, None
+        if listener is not None:
+            listener.stop()
+            listener.join(JOIN_SECONDS)
+
+
+_hubs = _Hubs()
 
 
 def hears() -> bool:
@@ -110,25 +139,11 @@ def subscribed(using: str, woken: Callable[[str], None]) -> Iterator[None]:
     if not hears():
         yield
         return
-    with _lock:
-        hub = _hubs.setdefault(using, _Hub(using))
-        hub.subscribers.add(woken)
-        if hub.listener is None:
-            hub.listener = Listener(using, hub.woken, lambda: hub.woken(""))
-            hub.listener.start()
-        elif hub.listener.is_alive():
-            woken("")  # it listens already, or will say so
+    hub = _hubs.subscribe(using, woken)
     try:
         yield
     finally:
-        listener = None
-        with _lock:
-            hub.subscribers.discard(woken)
-            if not hub.subscribers:
-                listener, hub.listener = hub.listener, None
-        if listener is not None:
-            listener.stop()
-            listener.join(JOIN_SECONDS)
+        _hubs.unsubscribe(hub, woken)
 
 
 def fetch_waiting(
@@ -163,9 +178,6 @@ def fetch_waiting(
     return found
 
 
-CHANNEL = "django_jobqueue"
-
-
 class _WakeUps:
     """The queues that one transaction will wake, each once."""
 
@@ -197,18 +209,28 @@ class _WakeUp:
 _SAY_EVERY_SECONDS = 10.0
 
 
-_said_at = float("-inf")
+class LastWarning(ProcessMemory):
+    """When this process last said that it could not notify workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = float("-inf")  # monotonic time
+
+    def forget(self) -> None:
+        self.at = float("-inf")
+
+
+_last_warning = LastWarning()
 
 
 def _say_unnotified(using: str, queue: str, error: Exception) -> None:
     """Now and then; and if the server's queue of notifications is full, have it look whether it still is."""
-    global _said_at
-    if time.monotonic() - _said_at < _SAY_EVERY_SECONDS:
+    if time.monotonic() - _last_warning.at < _SAY_EVERY_SECONDS:
         return
-    _said_at = time.monotonic()
+    _last_warning.at = time.monotonic()
     logger.warning("could not notify workers", extra={"queue": queue, "error": str(error).strip()})
-    with suppress(Exception):  # this question makes PostgreSQL forget what all have read; a failing NOTIFY does not
-        rows(using, "SELECT pg_notification_queue_usage()")
+    with suppress(Exception):
+        rows(using, NOTIFICATION_QUEUE_USAGE)
 
 
 def wake(using: str, queues: Iterable[str]) -> None:

@@ -18,9 +18,11 @@ from django.db import OperationalError, transaction
 from django.db.models import QuerySet
 from psycopg.errors import QueryCanceled
 
-from ..expressions import SEQUENCE
+from ..counting import MANY, Count
 from ..models import Job
-from .transactions import in_transaction, rows
+from . import sql
+from .databases import rows
+from .transactions import in_transaction
 
 J = TypeVar("J", bound=Job)
 R = TypeVar("R")
@@ -28,7 +30,6 @@ R = TypeVar("R")
 MOST = 100_000  # numbers looked through for one piece
 NARROW = 1_000  # the first window
 WIDER = 4
-MANY = 10_000  # as far as is counted
 COUNTED = 50_000  # numbers looked through for a count that no index knows
 CHEAP = 20_000  # the planner's units: what an index must find at less is asked for directly
 DIRECT_MS = 500  # and given up when the planner was wrong
@@ -42,22 +43,6 @@ class Piece(Generic[J]):
     place: int
     more: bool
     looked: int = 0  # numbers looked through; none if an index knew them all
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """How many there are: exactly, or at least ``MANY``, or among the newest numbers only."""
-
-    number: int
-    among: int | None = None
-
-    @property
-    def is_capped(self) -> bool:
-        return self.number > MANY
-
-    @property
-    def is_exact(self) -> bool:
-        return not self.is_capped and self.among is None
 
 
 def look(
@@ -78,7 +63,7 @@ def count(jobs: QuerySet[Any]) -> Count:
 
 def last_number(using: str) -> int:
     """The number of the latest send."""
-    return int(rows(using, f"SELECT pg_sequence_last_value('{SEQUENCE}'::regclass)")[0][0] or 0)
+    return int(rows(using, sql.inspect.LAST_NUMBER)[0][0] or 0)
 
 
 def first_number(using: str) -> int:
@@ -225,9 +210,9 @@ def _only_bitmaps(using: str) -> Iterator[None]:
 @contextmanager
 def _set(using: str, **settings: str) -> Iterator[None]:
     """Settings for a few statements of this transaction; a rollback brings the old ones back by itself."""
-    before = {name: rows(using, "SELECT current_setting(%s)", [name])[0][0] for name in settings}
+    before = {name: rows(using, sql.session.GET_SETTING, [name])[0][0] for name in settings}
     for name, value in settings.items():
-        rows(using, "SELECT set_config(%s, %s, true)", [name, value])
+        rows(using, sql.session.SET_SETTING, [name, value])
     yield
     for name, value in before.items():
-        rows(using, "SELECT set_config(%s, %s, true)", [name, value])
+        rows(using, sql.session.SET_SETTING, [name, value])

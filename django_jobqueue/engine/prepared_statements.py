@@ -1,4 +1,6 @@
-"""Hot statements by name: planned once for a connection instead of each time, which took as long as to run them.
+"""Sending statements: several in one message, and hot ones by name.
+
+A statement with a name is planned once for a connection instead of each time, which took as long as to run it.
 
 Only in transactions of our own, which can be run again. A pooler may give each transaction another connection of the
 server, which does not know the name: then that database's statements are sent in full from there on.
@@ -9,27 +11,31 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import psycopg
+from django.conf import settings
 from django.db import DatabaseError, connections
 from psycopg import errors
 
 from ..conf import get_settings
+from ..process_memory import ProcessMemory
+from .sql.session import BEGIN, BEGIN_AT_ONCE
 
 logger = logging.getLogger("django_jobqueue")
 
-Statement = tuple[str, Any]
+Statement = tuple[str, Mapping[str, Any]]  # with named parameters, so that several can go in one message
+Rows = list[tuple[Any, ...]]
 
 AFTER = 5  # what a connection is asked for less often is not worth a name
 MOST = 200  # statements counted for one connection
 
 _PLACEHOLDER = re.compile(r"%s|%\((\w+)\)s|%%")
-_uses: WeakKeyDictionary[psycopg.Connection[Any], dict[str, int]] = WeakKeyDictionary()
-_forgetful: set[str] = set()  # databases behind something that loses names
 
 
 class _Named(NamedTuple):
@@ -37,52 +43,64 @@ class _Named(NamedTuple):
     execute: str
 
 
-def can_name(using: str) -> bool:
-    """Whether it is any use: not where the project says that a pooler is between, by our setting or by Django's."""
-    if using in _forgetful or get_settings().POOLER:
-        return False
-    return not connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-
-
-def is_due(using: str, given: Sequence[Statement]) -> bool:
-    """Whether :func:`by_name` will prepare something."""
-    uses = _uses.get(connections[using].connection, {})
-    return any(uses.get(sql) == AFTER for sql, _ in given)
-
-
-def by_name(using: str, given: Sequence[Statement]) -> list[Statement]:
-    """What to send instead of these statements; what was asked for often enough is prepared."""
-    connection = connections[using].connection
-    uses = _uses.get(connection)
-    if uses is None:
-        uses = _uses[connection] = {}
-    sent = []
-    for sql, params in given:
-        times = uses.get(sql, 0)
-        if times == AFTER:
-            with connections[using].cursor() as cursor:
-                cursor.execute(_named(sql).prepare)
-        if times <= AFTER and (times or len(uses) < MOST):
-            uses[sql] = times + 1
-        sent.append((_named(sql).execute if times >= AFTER else sql, params))
-    return sent
-
-
-def is_forgotten(error: DatabaseError, using: str) -> bool:
-    """Whether a statement failed only because it was sent by name; it will be sent in full from now on."""
-    if not isinstance(error.__cause__, _FORGOTTEN):
-        return False
-    if using not in _forgetful:
-        _forgetful.add(using)
-        logger.info("statements are sent in full", extra={"database": using, "error": str(error).strip()})
-    return True
-
-
 _FORGOTTEN = (
     errors.InvalidSqlStatementName,  # another connection of the server
     errors.DuplicatePreparedStatement,  # one that another client of the pooler had before
     errors.FeatureNotSupported,  # a migration changed the type of what it returns
 )
+
+
+class NamedStatements(ProcessMemory):
+    """What this process knows of names.
+
+    How often a connection was asked for each statement, for as long as the connection is open. And which databases lose
+    names, until the process ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses: WeakKeyDictionary[psycopg.Connection[Any], dict[str, int]] = WeakKeyDictionary()
+        self.forgetful: set[str] = set()  # databases behind something that loses names
+
+    def forget(self) -> None:
+        self.forgetful.clear()  # the uses belong to connections, which still know their names
+
+    def can_name(self, using: str) -> bool:
+        """Whether it is any use: not where the project says that a pooler is between, by our setting or by Django's."""
+        if using in self.forgetful or get_settings().POOLER:
+            return False
+        return not connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+
+    def is_due(self, using: str, statements: Sequence[Statement]) -> bool:
+        """Whether :meth:`by_name` will prepare something."""
+        uses = self.uses.get(connections[using].connection, {})
+        return any(uses.get(sql) == AFTER for sql, _ in statements)
+
+    def by_name(self, using: str, statements: Sequence[Statement]) -> list[Statement]:
+        """What to send instead of these statements; what was asked for often enough is prepared."""
+        connection = connections[using].connection
+        uses = self.uses.get(connection)
+        if uses is None:
+            uses = self.uses[connection] = {}
+        sent = []
+        for sql, params in statements:
+            times = uses.get(sql, 0)
+            if times == AFTER:
+                with connections[using].cursor() as cursor:
+                    cursor.execute(_named(sql).prepare)
+            if times <= AFTER and (times or len(uses) < MOST):
+                uses[sql] = times + 1
+            sent.append((_named(sql).execute if times >= AFTER else sql, params))
+        return sent
+
+    def is_forgotten(self, error: DatabaseError, using: str) -> bool:
+        """Whether a statement failed only because it was sent by name; it will be sent in full from now on."""
+        if not isinstance(error.__cause__, _FORGOTTEN):
+            return False
+        if using not in self.forgetful:
+            self.forgetful.add(using)
+            logger.info("statements are sent in full", extra={"database": using, "error": str(error).strip()})
+        return True
 
 
 @lru_cache(maxsize=1024)
@@ -103,3 +121,101 @@ def _named(sql: str) -> _Named:
     body = _PLACEHOLDER.sub(numbered, sql)
     values = f"({', '.join(given)})" if given else ""
     return _Named(f"PREPARE {name} AS {body.strip()}", f"EXECUTE {name}{values}")
+
+
+names = NamedStatements()
+can_name, is_due, by_name, is_forgotten = names.can_name, names.is_due, names.by_name, names.is_forgotten
+
+
+# ------------------------------------------------------------ sending
+
+
+class _Own(threading.local):
+    aliases: frozenset[str] = frozenset()
+
+
+_own = _Own()
+
+
+@contextmanager
+def sent_by_name(using: str) -> Iterator[None]:
+    """What is sent in here is part of a transaction that we can run again: so it may be sent by name."""
+    before = _own.aliases
+    if can_name(using) and can_go_together(using):
+        _own.aliases = before | {using}
+    try:
+        yield
+    finally:
+        _own.aliases = before
+
+
+def can_go_together(using: str) -> bool:
+    """Whether a message can hold several statements: not if the server binds their parameters."""
+    connection = connections[using]
+    connection.ensure_connection()
+    return issubclass(connection.connection.cursor_factory, psycopg.ClientCursor)
+
+
+def _execute(using: str, sql: str) -> None:
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql)
+
+
+def begin_with(using: str, first: Sequence[Statement]) -> list[Rows]:
+    """Set up the transaction that begins now, and the rows of its first statements."""
+    if not first or not can_go_together(using):
+        _execute(using, BEGIN)
+        return [claimed_rows(using, sql, params) for sql, params in first]
+    start: Sequence[str] = BEGIN_AT_ONCE
+    if can_name(using):
+        if is_due(using, first) and not connections[using].get_autocommit():
+            _execute(using, BEGIN)  # which must come before anything else
+            start = ()
+        first = by_name(using, first)
+    params = {name: value for _, params in first for name, value in params.items()}
+    with connections[using].cursor() as cursor:
+        _load_times_quickly(cursor)
+        cursor.execute("; ".join([*start, *(sql for sql, _ in first)]), params)
+        for _ in start[1:]:
+            cursor.nextset()
+        found = []
+        for place, _ in enumerate(first):
+            if start or place:
+                cursor.nextset()
+            found.append(_fetched(cursor))
+        return found
+
+
+def claimed_rows(using: str, sql: str, params: Any, *, by_name: bool = False) -> Rows:
+    """Like :func:`rows`, also for a statement without any, and with times loaded quickly.
+
+    With ``by_name`` it is planned once, for any values: not for one that gives a state or a policy as a value, because
+    then no index of some states is of use.
+    """
+    if by_name and using in _own.aliases:
+        [(sql, params)] = names.by_name(using, [(sql, params)])
+    with connections[using].cursor() as cursor:
+        _load_times_quickly(cursor)
+        cursor.execute(sql, params)
+        return _fetched(cursor)
+
+
+def _fetched(cursor: Any) -> Rows:
+    """All rows, if it is a statement that has any; ``description`` would make an object for each column."""
+    return list(cursor.fetchall()) if cursor.cursor.pgresult.nfields else []
+
+
+def text_array(values: Iterable[str]) -> str:
+    """For a ``text[]``; psycopg takes ten times as long to write it, which is longer than the server takes to read."""
+    escaped = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
+
+
+def _load_times_quickly(cursor: Any) -> None:
+    """By psycopg's own loader: Django's takes longer than the claim itself."""
+    if settings.USE_TZ and _TIMES is not None:
+        cursor.cursor.adapters.register_loader(_TIMESTAMPTZ, _TIMES)
+
+
+_TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
+_TIMES = psycopg.adapters.get_loader(_TIMESTAMPTZ, psycopg.pq.Format.TEXT)

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from django.db import ProgrammingError
 
-from ..encoding import check_text
 from ..exceptions import QueueNotFound
 from ..models import Queue
+from ..process_memory import ProcessMemory
+from ..text import check_text
 from .databases import explain_missing_tables
+
+
+class KnownQueue(NamedTuple):
+    """What cannot change as long as a queue lives: so it need not be asked for before each fetch, but beside it."""
+
+    policy: str
+    partition: bool
+    leaf: str
+
+
+class QueueChanged(Exception):
+    """The queue is gone, or another one has its name."""
+
+
+class KnownQueues(ProcessMemory):
+    """The queues that this process has fetched from, by database and name; each fetch checks what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[tuple[str, str], KnownQueue] = {}
+
+    def get(self, using: str, name: str) -> KnownQueue | None:
+        return self._known.get((using, name))
+
+    def remember(self, using: str, name: str, queue: KnownQueue) -> None:
+        self._known[using, name] = queue
+
+    def drop(self, using: str, name: str) -> None:
+        self._known.pop((using, name), None)
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+known_queues = KnownQueues()
 
 
 def named(queue: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,32 +19,39 @@ from ..policies import LANED, ORDERED
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
 from . import lanes, sql
-from .databases import database
+from .databases import database, execute, rows
 from .lanes import chunks
 from .notifications import wake
-from .retry_decision import Failing, failing_each, returning
+from .retry_decision import Fail, Failing, ReturnToQueue
 from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
-from .transactions import execute, in_transaction, rows
-from .transitions import Change, Decide, Decision, move_each, retrying_beside
+from .transactions import in_transaction
+from .transitions import Answers, Become, Change, Decision, move, retrying_beside
 
 RELEASED_AT_ONCE = 1_000
 
 
-UNANSWERED = Change(
-    JobState.UNKNOWN_STOPPED,
-    error="Cancelled, and its worker did not answer.",
-    reason=FailureReason.CANCELLED,
-    outcome="unknown",
+UNANSWERED = Become(
+    Change(
+        JobState.UNKNOWN_STOPPED,
+        error="Cancelled, and its worker did not answer.",
+        reason=FailureReason.CANCELLED,
+        outcome="unknown",
+    )
 )
 
 
-def expiring(using: str, jobs: list[Job]) -> Decision:
-    text = "It took longer than the {} seconds it was allowed."
-    seconds = dict(jobs_of(using).filter(pk__in=[job.pk for job in jobs]).values_list("pk", "expire_in_seconds"))
-    failing = {
-        job.pk: Failing(text.format(seconds[job.pk]), FailureReason.EXPIRED, dies_as=JobState.EXPIRED) for job in jobs
-    }
-    return failing_each(using, jobs, failing)
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Jobs whose attempt took longer than it was allowed."""
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        text = "It took longer than the {} seconds it was allowed."
+        allowed = jobs_of(using).filter(pk__in=[job.pk for job in jobs]).values_list("pk", "expire_in_seconds")
+        failing = {
+            id: Failing(text.format(seconds), FailureReason.EXPIRED, dies_as=JobState.EXPIRED)
+            for id, seconds in allowed
+        }
+        return Fail(failing).answers(using, jobs)
 
 
 def has_lost_workers(*, using: str) -> bool:
@@ -87,30 +95,36 @@ def grace_is_left(expire_at: Any) -> Any:
     return GreaterThan(expire_at, StatementTimestamp() - _timing("stop_grace_seconds"))
 
 
-def losing(using: str, how: str, jobs: list[Job]) -> Decision:
-    def text(job: Job) -> str:
-        return f"Worker {job.assignee or 'without a name'} {how or 'vanished'}, attempt {job.attempt}."
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """Jobs whose worker vanished, or ended in this way."""
 
-    return _lost(using, jobs, text, FailureReason.WORKER_LOST, crashed=True)
+    how: str = ""
 
-
-def silencing(using: str, jobs: list[Job]) -> Decision:
-    def text(job: Job) -> str:
-        return f"No heartbeat in time from worker {job.assignee or 'without a name'}, attempt {job.attempt}."
-
-    return _lost(using, jobs, text, FailureReason.HEARTBEAT, crashed=True)
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        return _lost(using, jobs, f"Worker {{}} {self.how or 'vanished'}, attempt {{}}.", FailureReason.WORKER_LOST)
 
 
-def _lost(using: str, jobs: list[Job], text: Callable[[Job], str], reason: FailureReason, *, crashed: bool) -> Decision:
-    failing = {job.pk: Failing(text(job), reason, waits_as=JobState.UNKNOWN_RETRY, crashed=crashed) for job in jobs}
-    judged = failing_each(using, jobs, failing)
+@dataclass(frozen=True, slots=True)
+class MissHeartbeat:
+    """Jobs of which no heartbeat came in time."""
 
-    def decision(job: Job) -> Change | None:
-        if job.state == JobState.CANCELLING:
-            return Change(JobState.UNKNOWN_STOPPED, error=text(job), reason=FailureReason.CANCELLED, outcome="unknown")
-        return judged(job)
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        return _lost(using, jobs, "No heartbeat in time from worker {}, attempt {}.", FailureReason.HEARTBEAT)
 
-    return decision
+
+def _lost(using: str, jobs: list[Job], text: str, reason: FailureReason) -> Answers:
+    """Whether they ran is unknown: they wait for another attempt, which counts as a crash, or are stopped."""
+    texts = {job.pk: text.format(job.assignee or "without a name", job.attempt) for job in jobs}
+    cancelled = [job for job in jobs if job.state == JobState.CANCELLING]
+    running = [job for job in jobs if job.state != JobState.CANCELLING]
+    failing = {job.pk: Failing(texts[job.pk], reason, waits_as=JobState.UNKNOWN_RETRY, crashed=True) for job in running}
+    stopped: Answers = {job.pk: _unknown(texts[job.pk]) for job in cancelled}
+    return stopped | Fail(failing).answers(using, running)
+
+
+def _unknown(text: str) -> Change:
+    return Change(JobState.UNKNOWN_STOPPED, error=text, reason=FailureReason.CANCELLED, outcome="unknown")
 
 
 def return_uncharged(using: str, which: Callable[[], JobQuerySet], text: str) -> dict[str, int]:
@@ -118,31 +132,40 @@ def return_uncharged(using: str, which: Callable[[], JobQuerySet], text: str) ->
 
     def work() -> dict[str, int]:
         ids = list(which().values_list("pk", flat=True))
-        moved = move_each(using, ids, partial(_uncharged, using, text))
+        moved = move(using, ids, ReturnUncharged(text))
         return dict(Counter(job.queue_id for job in moved.jobs if job.pk in moved.changes))
 
     return in_transaction(using, work)
 
 
-def _uncharged(using: str, text: str, jobs: list[Job]) -> Decision:
-    beside = retrying_beside(using, jobs)
+@dataclass(frozen=True, slots=True)
+class ReturnUncharged:
+    """Running jobs whose progress is unknown: they wait again without using up a retry."""
 
-    def decision(job: Job) -> Change | None:
-        if job.state == JobState.CANCELLING:
-            return Change(JobState.UNKNOWN_STOPPED, error=text, reason=FailureReason.CANCELLED, outcome="unknown")
-        if job.state != JobState.ACTIVE:
-            return None
-        if job.pk in beside:
-            return Change(JobState.FAILED, error=text, reason=FailureReason.RETRY_TAKEN, outcome="unknown", died=True)
-        return Change(JobState.UNKNOWN_RETRY, delay=0, error=text, reason=FailureReason.WORKER_LOST, outcome="unknown")
+    text: str
 
-    return decision
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        beside = retrying_beside(using, jobs)
+        answers: Answers = {}
+        for job in jobs:
+            if job.state == JobState.CANCELLING:
+                answers[job.pk] = _unknown(self.text)
+            elif job.state == JobState.ACTIVE:
+                answers[job.pk] = self._change(job.pk in beside)
+        return answers
+
+    def _change(self, retry_taken: bool) -> Change:
+        if retry_taken:
+            reason = FailureReason.RETRY_TAKEN
+            return Change(JobState.FAILED, error=self.text, reason=reason, outcome="unknown", died=True)
+        reason = FailureReason.WORKER_LOST
+        return Change(JobState.UNKNOWN_RETRY, delay=0, error=self.text, reason=reason, outcome="unknown")
 
 
 def end_leases(using: str, queue: str) -> int:
     """Give back, uncharged, the jobs of this queue whose lease ran out."""
     over = jobs_of(using).in_queue(queue).filter(state=JobState.ACTIVE, lease_until__lte=StatementTimestamp())
-    returned = sweep(using, over, partial(returning, using, "its lease ran out", None), ("lease_until",))
+    returned = sweep(using, over, ReturnToQueue("its lease ran out"), ("lease_until",))
     return sum(returned.values())
 
 
@@ -150,21 +173,26 @@ def jobs_of(using: str) -> JobQuerySet:
     return Job.objects.using(using).all()
 
 
-def sweep(using: str, which: JobQuerySet, decide: Decide, order: tuple[str, ...] = WHERE_RUNNING) -> dict[str, int]:
-    """Move all jobs that are meant, a bounded number at a time, passing over what somebody else has in hand."""
+@dataclass(frozen=True, slots=True)
+class IfStillMeant:
+    """A decision on those of the jobs that, looked at again under their locks, are still meant."""
+
+    which: JobQuerySet
+    decision: Decision
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        still = set(self.which.filter(pk__in=[job.pk for job in jobs]).values_list("pk", flat=True))
+        return self.decision.answers(using, [job for job in jobs if job.pk in still])
+
+
+def sweep(using: str, which: JobQuerySet, decision: Decision, order: tuple[str, ...] = WHERE_RUNNING) -> dict[str, int]:
+    """Move all jobs that are meant, a bounded number at a time; jobs locked by another transaction are skipped."""
     counts: Counter[str] = Counter()
     limits = bounds()
-
-    def judged(jobs: list[Job]) -> Decision:
-        still = set(which.filter(pk__in=[job.pk for job in jobs]).values_list("pk", flat=True))
-        meant = [job for job in jobs if job.pk in still]
-        decision = decide(meant)
-        return lambda job: decision(job) if job.pk in still else None
-
     for ids in chunks(found(using, which, order), AT_ONCE):
         if limits.are_reached():
             break
-        moved = move_each(using, ids, judged, skip_locked=True)
+        moved = move(using, ids, IfStillMeant(which, decision), skip_locked=True)
         counts.update(job.queue_id for job in moved.jobs if job.pk in moved.changes)
     return dict(counts)
 
@@ -180,7 +208,12 @@ def release_due(*, using: str | None = None) -> dict[str, int]:
     due = queues_with(using, sql.parts.IS_UNTIL)
     leaves = lanes.leaves_of(using, due)
     for queue in due:
-        release = partial(execute, using, sql.parts.at(leaves[queue], sql.fetch.RELEASE_DUE), [queue, RELEASED_AT_ONCE])
+        release = partial(
+            execute,
+            using,
+            sql.parts.at(leaves[queue], sql.fetch.RELEASE_DUE),
+            {"queue": queue, "most": RELEASED_AT_ONCE},
+        )
         released = RELEASED_AT_ONCE
         while released == RELEASED_AT_ONCE and not limits.are_reached():
             released = in_transaction(using, release)

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from ..process_memory import ProcessMemory
+
 PATIENCE = 0.05  # seconds that a key is refused before it is passed over
 LONGEST = 0.25  # seconds that it is passed over at most; then it is tried again
 FORGOTTEN = 2.0  # seconds after which an old refusal counts no more
@@ -56,8 +58,18 @@ class Refusals:
                 self._keys.pop(key, None)
 
 
-_refusals: defaultdict[tuple[str, str], Refusals] = defaultdict(Refusals)
+class RefusedKeys(ProcessMemory):
+    """The refusals of each queue. A queue stays in here; its keys go as :class:`Refusals` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queues: defaultdict[tuple[str, str], Refusals] = defaultdict(Refusals)
+
+    def of(self, using: str, queue: str) -> Refusals:
+        return self._queues[using, queue]
+
+    def forget(self) -> None:
+        self._queues.clear()
 
 
-def refusals_of(using: str, queue: str) -> Refusals:
-    return _refusals[using, queue]
+refusals_of = RefusedKeys().of

@@ -11,28 +11,20 @@ from uuid import UUID
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Greatest
 
-from ..exceptions import InvalidOption
 from ..expressions import Seconds, StatementTimestamp
 from ..models import Job
 from ..policies import ORDERED
 from ..querysets import JobQuerySet
 from ..states import BLOCKING, Hold, JobState
 from . import sql
+from .databases import rows
 from .lanes import chunks, leaves_of
 from .sweeps import AT_ONCE, Bounds, queues_with
-from .transactions import in_transaction, rows
+from .transactions import in_transaction
 from .transitions import delete_rows, lock
 
 DELETED_AT_ONCE = 1_000
 LOOKED_AT_ONCE = 2_000
-
-
-def check_ttl(ttl: object) -> timedelta:
-    if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl == ttl and abs(ttl) < 10**11:
-        ttl = timedelta(seconds=ttl)
-    if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
-        raise InvalidOption("ttl", f"expected a time greater than zero, got {str(ttl)[:40]!r}")
-    return ttl
 
 
 def _places(using: str, which: str, name: str | None, start: str = "") -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from ..conf import get_settings
 from ..models import Job, Queue
 from ..policies import ORDERED, OnExhausted
 from ..states import DEAD, FailureReason, JobState
-from .transitions import Change, Decision, Moved, retrying_beside
+from .transitions import Answers, Change, Moved, retrying_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +39,43 @@ class Failing:
     crashed: bool = False
 
 
-def failing_each(using: str, jobs: list[Job], failing: dict[UUID, Failing]) -> Decision:
-    """How to judge jobs that failed: each waits for its next attempt, or dies, or is skipped by its queue."""
-    beside = retrying_beside(using, jobs)
-    names = {job.queue_id for job in jobs}
-    skipping = set(
-        Queue.objects.using(using).filter(name__in=names, on_exhausted=OnExhausted.SKIP).values_list("name", flat=True)
-    )
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Attempts that failed: each job waits for its next attempt, has failed for good, or is skipped by its queue."""
 
-    def decision(job: Job) -> Change | None:
-        return change_after(job, failing[job.pk], retry_taken=job.pk in beside, skips=job.queue_id in skipping)
+    failing: Mapping[UUID, Failing]
 
-    return decision
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        beside = retrying_beside(using, jobs)
+        queues = Queue.objects.using(using).filter(name__in={job.queue_id for job in jobs})
+        skipping = set(queues.filter(on_exhausted=OnExhausted.SKIP).values_list("name", flat=True))
+        return {
+            job.pk: change_after(
+                job, self.failing[job.pk], retry_taken=job.pk in beside, skips=job.queue_id in skipping
+            )
+            for job in jobs
+        }
 
 
 def change_after(job: Job, failing: Failing, *, retry_taken: bool = False, skips: bool = False) -> Change:
     """The one place that decides whether a job gets another attempt."""
     crashes = job.crashes + 1 if failing.crashed else 0
-    change = Change(
-        failing.dies_as,
-        crashes=crashes,
-        error=failing.error,
-        reason=failing.reason.value,
-        outcome=failing.reason.value,
-        died=True,
-    )
+    reason = failing.reason.value
+    ended = Change(
+        failing.dies_as, crashes=crashes, error=failing.error, reason=reason, outcome=reason, died=True
+    )  # fmt: skip
     if failing.crashed and crashes >= get_settings().CRASH_LIMIT:
-        change.state, change.reason = JobState.FAILED, FailureReason.CRASH_LOOP.value
+        ended = replace(ended, state=JobState.FAILED, reason=FailureReason.CRASH_LOOP.value)
     elif failing.for_good or (_is_exhausted(job) and not _is_paid(job)):
         pass
     elif retry_taken:
-        change.state, change.reason = JobState.FAILED, FailureReason.RETRY_TAKEN.value
+        ended = replace(ended, state=JobState.FAILED, reason=FailureReason.RETRY_TAKEN.value)
     else:
-        change.state, change.died, change.charge = failing.waits_as, False, 0 if _is_paid(job) else 1
-        change.delay = _delay(job, failing)
-        return change
+        charge, delay = 0 if _is_paid(job) else 1, _delay(job, failing)
+        return replace(ended, state=failing.waits_as, died=False, charge=charge, delay=delay)
     if skips and job.policy == ORDERED:
-        change.state, change.reason = JobState.STOPPED, FailureReason.EXHAUSTED.value
-    return change
+        return replace(ended, state=JobState.STOPPED, reason=FailureReason.EXHAUSTED.value)
+    return ended
 
 
 def _is_exhausted(job: Job) -> bool:
@@ -99,24 +99,30 @@ def _delay(job: Job, failing: Failing) -> float:
     )
 
 
-def returning(using: str, message: str, delay: float | None, jobs: list[Job]) -> Decision:
-    """Back to waiting, uncharged; a stately job whose place is taken meanwhile cannot, and fails."""
-    beside = retrying_beside(using, jobs)
+@dataclass(frozen=True, slots=True)
+class ReturnToQueue:
+    """Back to waiting without using up a retry.
 
-    def decision(job: Job) -> Change:
-        if job.pk in beside:
+    A job that is being cancelled is stopped; a stately job whose place is taken meanwhile cannot wait, and fails.
+    """
+
+    message: str
+    delay: float = 0
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        beside = retrying_beside(using, jobs)
+        return {job.pk: self._change(job, job.pk in beside) for job in jobs}
+
+    def _change(self, job: Job, retry_taken: bool) -> Change:
+        if job.state == JobState.CANCELLING:
             return Change(
-                JobState.FAILED,
-                error=message,
-                reason=FailureReason.RETRY_TAKEN,
-                outcome="returned",
-                died=True,
-            )
-        return Change(
-            JobState.RETRY, delay=delay or 0, error=message, reason=FailureReason.RETURNED, outcome="returned"
-        )
-
-    return decision
+                JobState.STOPPED, error=self.message, reason=FailureReason.CANCELLED, outcome="cancelled"
+            )  # fmt: skip
+        if retry_taken:
+            reason = FailureReason.RETRY_TAKEN
+            return Change(JobState.FAILED, error=self.message, reason=reason, outcome="returned", died=True)
+        reason = FailureReason.RETURNED
+        return Change(JobState.RETRY, delay=self.delay, error=self.message, reason=reason, outcome="returned")
 
 
 def failures(moved: Moved) -> list[Failure]:

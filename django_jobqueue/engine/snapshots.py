@@ -19,14 +19,14 @@ from ..exceptions import InvalidOption
 from ..expressions import IsVisibleIn, RowXid
 from ..models import Job
 from ..states import JobState
-from .transactions import rows
+from .databases import rows
+from .sql.session import NEXT_XID
 
 J = TypeVar("J", bound=Job)
 
 CHANGED = "it changed after it was shown"  # why a job is refused
 MOST_CHARS = 200_000  # the ids of some ten thousand transactions that run at once
 _SNAPSHOT = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)")
-_AS_NUMBER = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 
 # The transaction that made a job what the verb takes. A job that was never moved is as it was sent. A cancel takes jobs
 # that wait and jobs that run, so one that was claimed meanwhile is still meant. A completion does not write down its
@@ -71,7 +71,7 @@ def check_snapshot(value: object, using: str) -> str:
     found = _SNAPSHOT.fullmatch(value) if isinstance(value, str) and len(value) <= MOST_CHARS else None
     if found is None or not _is_ordered(found):
         raise InvalidOption("snapshot", f"expected one that current_snapshot() returned, got {str(value)[:40]!a}")
-    if int(found[2]) > rows(using, _AS_NUMBER)[0][0]:
+    if int(found[2]) > rows(using, NEXT_XID)[0][0]:
         raise InvalidOption(
             "snapshot",
             "it is newer than this database",

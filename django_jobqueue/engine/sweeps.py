@@ -14,7 +14,8 @@ from uuid import UUID
 
 from ..querysets import JobQuerySet
 from . import sql
-from .transactions import in_transaction, rows
+from .databases import rows
+from .transactions import in_transaction
 
 AT_ONCE = 200  # rows of one transaction: no more keys than one may lock
 WHERE_RUNNING = ("assignee", "queue_id")  # the order of the index of what runs

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
-from django.conf import settings
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors
 
 from ..conf import get_settings
-from . import prepared_statements
-from .sql.session import BEGIN, BEGIN_AT_ONCE, DURABLE, PLAN_OFF, PLAN_ON
+from .databases import execute, rows
+from .prepared_statements import (
+    Rows,
+    Statement,
+    begin_with,
+    can_go_together,
+    claimed_rows,
+    is_forgotten,
+    sent_by_name,
+)
+from .sql.session import MAKE_DURABLE, PLAN_OFF, PLAN_ON, SWAP_LOCK_TIMEOUT
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -43,15 +50,11 @@ def again_after_conflict(using: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except DatabaseError as error:
-            if not tries_left or not (is_conflict(error) or prepared_statements.is_forgotten(error, using)):
+            if not tries_left or not (is_conflict(error) or is_forgotten(error, using)):
                 raise
             logger.debug("conflict, trying again", extra={"tries_left": tries_left})
         time.sleep(random.uniform(0.001, 0.02))
     raise AssertionError("unreachable")
-
-
-Statement = tuple[str, Sequence[Any]]
-Rows = list[tuple[Any, ...]]
 
 
 def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement] = ()) -> T:
@@ -67,79 +70,28 @@ def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement
             return work(*[claimed_rows(using, sql, params) for sql, params in first])
 
     def own() -> T:
-        with transaction.atomic(using=using), _ours(using):
-            return work(*_begin(using, first))
+        with transaction.atomic(using=using), sent_by_name(using):
+            return work(*begin_with(using, first))
 
     return again_after_conflict(using, own)
 
 
 def at_once(using: str, given: Sequence[Statement]) -> list[Rows]:
     """The rows of statements that are a transaction of their own, or part of the caller's: in one round trip."""
-    if joins(connections[using]) or not _can_go_together(using):
+    if joins(connections[using]) or not can_go_together(using):
         return in_transaction(using, lambda *found: list(found), given)
-    return again_after_conflict(using, partial(_begin, using, given))  # what is sent together is one transaction
+    return again_after_conflict(using, partial(begin_with, using, given))  # what is sent together is one transaction
 
 
 def row_at_once(using: str, sql: str, params: Any) -> tuple[Any, ...] | None:
     """The first row of one statement that is a transaction of its own, or part of the caller's."""
 
     def own() -> Rows:
-        with _ours(using):
+        with sent_by_name(using):
             return claimed_rows(using, sql, params, by_name=True)
 
     found = claimed_rows(using, sql, params) if joins(connections[using]) else again_after_conflict(using, own)
     return found[0] if found else None
-
-
-class _Own(threading.local):
-    aliases: frozenset[str] = frozenset()
-
-
-_own = _Own()
-
-
-@contextmanager
-def _ours(using: str) -> Iterator[None]:
-    """What is sent in here is part of a transaction that we can run again: so it may be sent by name."""
-    before = _own.aliases
-    if prepared_statements.can_name(using) and _can_go_together(using):
-        _own.aliases = before | {using}
-    try:
-        yield
-    finally:
-        _own.aliases = before
-
-
-def _can_go_together(using: str) -> bool:
-    """Whether a message can hold several statements: not if the server binds their parameters."""
-    connection = connections[using]
-    connection.ensure_connection()
-    return issubclass(connection.connection.cursor_factory, psycopg.ClientCursor)
-
-
-def _begin(using: str, first: Sequence[Statement]) -> list[Rows]:
-    """Set up the transaction that begins now, and the rows of its first statements."""
-    if not first or not _can_go_together(using):
-        execute(using, BEGIN)
-        return [claimed_rows(using, sql, params) for sql, params in first]
-    start: Sequence[str] = BEGIN_AT_ONCE
-    if prepared_statements.can_name(using):
-        if prepared_statements.is_due(using, first) and joins(connections[using]):
-            execute(using, BEGIN)  # which must come before anything else
-            start = ()
-        first = prepared_statements.by_name(using, first)
-    params = [param for _, params in first for param in params]
-    with connections[using].cursor() as cursor:
-        _load_times_quickly(cursor)
-        cursor.execute("; ".join([*start, *(sql for sql, _ in first)]), params)
-        for _ in start[1:]:
-            cursor.nextset()
-        found = []
-        for place, _ in enumerate(first):
-            if start or place:
-                cursor.nextset()
-            found.append(_fetched(cursor))
-        return found
 
 
 @contextmanager
@@ -170,54 +122,7 @@ def is_strict(using: str) -> bool:
 def make_durable(using: str) -> None:
     """Inside a caller's transaction that makes claims or results: have its commit survive a crash of the server."""
     if joins(connections[using]):
-        execute(using, f"SELECT {DURABLE}")
-
-
-def execute(using: str, sql: str, params: Any = None) -> int:
-    with connections[using].cursor() as cursor:
-        cursor.execute(sql, params)
-        return int(cursor.rowcount)
-
-
-def rows(using: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(sql, params)
-        return list(cursor.fetchall())
-
-
-def claimed_rows(using: str, sql: str, params: Any, *, by_name: bool = False) -> Rows:
-    """Like :func:`rows`, also for a statement without any, and with times loaded quickly.
-
-    With ``by_name`` it is planned once, for any values: not for one that gives a state or a policy as a value, because
-    then no index of some states is of use.
-    """
-    if by_name and using in _own.aliases:
-        [(sql, params)] = prepared_statements.by_name(using, [(sql, params)])
-    with connections[using].cursor() as cursor:
-        _load_times_quickly(cursor)
-        cursor.execute(sql, params)
-        return _fetched(cursor)
-
-
-def _fetched(cursor: Any) -> Rows:
-    """All rows, if it is a statement that has any; ``description`` would make an object for each column."""
-    return list(cursor.fetchall()) if cursor.cursor.pgresult.nfields else []
-
-
-def text_array(values: Iterable[str]) -> str:
-    """For a ``text[]``; psycopg takes ten times as long to write it, which is longer than the server takes to read."""
-    escaped = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
-    return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
-
-
-def _load_times_quickly(cursor: Any) -> None:
-    """By psycopg's own loader: Django's takes longer than the claim itself."""
-    if settings.USE_TZ and _TIMES is not None:
-        cursor.cursor.adapters.register_loader(_TIMESTAMPTZ, _TIMES)
-
-
-_TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
-_TIMES = psycopg.adapters.get_loader(_TIMESTAMPTZ, psycopg.pq.Format.TEXT)
+        execute(using, MAKE_DURABLE)
 
 
 def after_commit(using: str, work: Callable[[], object]) -> bool:
@@ -232,14 +137,13 @@ def after_commit(using: str, work: Callable[[], object]) -> bool:
 @contextmanager
 def patient(using: str, seconds: float | None = None) -> Iterator[None]:
     """Wait for locks no longer than that, or ``LOCK_TIMEOUT_MS``, in this transaction; the caller's limit is kept."""
-    setting = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
     milliseconds = get_settings().LOCK_TIMEOUT_MS if seconds is None else int(seconds * 1000)
-    before = rows(using, setting, [f"{milliseconds}ms"])[0][0]
+    before = rows(using, SWAP_LOCK_TIMEOUT, [f"{milliseconds}ms"])[0][0]
     try:
         yield
     finally:
         if _is_usable(using):
-            rows(using, setting, [before])
+            rows(using, SWAP_LOCK_TIMEOUT, [before])
 
 
 def unless_locked(using: str, work: Callable[[], T], seconds: float | None = None) -> T | None:

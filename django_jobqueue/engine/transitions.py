@@ -1,31 +1,32 @@
 """Moving jobs from state to state: one way for every verb but the claim and the plain completion.
 
-A verb says which jobs it means and what is to become of each; here they are locked in the one order that cannot
+A verb says which jobs it means and gives a decision about them; here they are locked in the one order that cannot
 deadlock, moved by one statement, copied to their dead-letter queue if they died, and their lanes are released.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from ..conf import get_settings
-from ..encoding import clean_text
 from ..exceptions import InvalidTransition
 from ..fingerprints import fingerprint
 from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
+from ..text import clean_text
 from . import announcements, capacity, lanes, sql
+from .databases import rows
 from .lanes import Lane, Locked, lanes_of
 from .notifications import wake
 from .queues import named
-from .transactions import in_transaction, logger, rows
+from .transactions import in_transaction, logger
 
 # What a decision may need to know of a job; its data and history stay where they are.
 _NEEDED = (
@@ -35,7 +36,7 @@ _NEEDED = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """What is to become of one job; what is ``None`` stays as it is."""
 
@@ -52,41 +53,66 @@ class Change:
     died: bool = False  # attempts used up: a copy goes to the dead-letter queue
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a job stays as it is."""
+
+    why: str
+
+
+Answers = dict[UUID, Change | Refusal]
+
+
+class Decision(Protocol):
+    """What is to become of jobs: a small frozen dataclass, asked once, when the jobs are locked."""
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        """The change or the refusal of each; a job without an answer stays as it is. Raises if none may move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Become:
+    """The same change for all."""
+
+    change: Change
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        return dict.fromkeys((job.pk for job in jobs), self.change)
+
+
 class Moved(NamedTuple):
-    """The jobs as they were when they were locked, what became of those that moved, and when they are due."""
+    """The jobs as they were when they were locked, what became of those that moved, when they are due, and refusals."""
 
     jobs: list[Job]
     changes: dict[UUID, Change]
     due: dict[UUID, datetime]
+    refused: dict[UUID, str]
 
 
-Decision = Callable[[Job], Change | None]
-Decide = Callable[[list[Job]], Decision]  # looks at all of them once, when they are locked, then judges each
-
-
-def move_each(
+def move(
     using: str,
     ids: Collection[UUID],
-    decide: Decide,
+    decision: Decision,
     *,
     queue: str | None = None,
     skip_locked: bool = False,
     pauses: Collection[float] | None = None,
 ) -> Moved:
-    """Lock these jobs and move each as ``decide`` says of it; what was moved, and how.
+    """Lock these jobs and move each as the decision says; what was moved, and how.
 
-    ``decide`` sees the jobs locked and may raise: then nothing is moved. With ``pauses`` the keys of the jobs are
-    waited for no longer than these; lanes that other transactions still have locked are then released later.
+    With ``pauses`` the keys of the jobs are waited for no longer than these; lanes that other transactions still have
+    locked are then released later.
     """
 
     def work() -> Moved:
         locked, jobs = lock(using, ids, queue=queue, skip_locked=skip_locked, pauses=pauses)
-        decision = decide(jobs)
-        changes = {job.pk: change for job in jobs if (change := decision(job)) is not None}
+        answers = decision.answers(using, jobs)
+        changes = {id: answer for id, answer in answers.items() if isinstance(answer, Change)}
+        refused = {id: answer.why for id, answer in answers.items() if isinstance(answer, Refusal)}
         behind = _behind_in_group(using, jobs, changes)
         returned = {job.pk: _RETURNED for job in behind}
         moving = [*(job for job in jobs if job.pk in changes), *behind]
-        return Moved(jobs, changes, apply(using, moving, changes | returned, locked))
+        return Moved(jobs, changes, apply(using, moving, changes | returned, locked), refused)
 
     return in_transaction(using, work)
 
@@ -172,8 +198,9 @@ def _frees_lane(job: Job, state: JobState) -> bool:
     return not (job.policy == ORDERED and state in BLOCKING)
 
 
-def _arrays(jobs: Iterable[Job], changes: dict[UUID, Change]) -> list[list[Any]]:
-    columns: list[list[Any]] = [[] for _ in range(14)]
+def _arrays(jobs: Iterable[Job], changes: dict[UUID, Change]) -> dict[str, list[Any]]:
+    """The parameters of the statement: one array for each column of the changes."""
+    columns: dict[str, list[Any]] = {name: [] for name in sql.transitions.CHANGE}
     for job in sorted(jobs, key=attrgetter("seq")):  # those that fail together wait again in the order of their sends
         change = changes[job.pk]
         error = None if change.error is None else clean_text(change.error, max_chars=_error_chars())
@@ -183,7 +210,7 @@ def _arrays(jobs: Iterable[Job], changes: dict[UUID, Change]) -> list[list[Any]]
         delay = None if change.delay is None else float(change.delay)  # one type for the whole column
         row = (job.pk, job.queue_id, change.state.value, delay, change.charge, change.more_retries, behind,
                change.crashes, error, change.reason, change.note, change.data, mark, change.outcome)  # fmt: skip
-        for column, value in zip(columns, row, strict=True):
+        for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
     return columns
 
@@ -195,7 +222,7 @@ def _error_chars() -> int:
 def _copy_dead(using: str, ids: list[UUID]) -> None:
     if not ids:
         return
-    copied = rows(using, sql.transitions.DEAD_LETTER, [ids, [uuid7() for _ in ids]])
+    copied = rows(using, sql.transitions.DEAD_LETTER, {"ids": ids, "copies": [uuid7() for _ in ids]})
     wake(using, {queue for queue, _ in copied})
     done = {source for _, source in copied}
     missing = Queue.objects.using(using).filter(dead_letter__isnull=False, jobs__pk__in=set(ids) - done)
@@ -206,7 +233,7 @@ def _copy_dead(using: str, ids: list[UUID]) -> None:
 def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:
     """Stately jobs that cannot wait for a retry, because another of their key already does: and which."""
     stately = [job.pk for job in jobs if job.policy == QueuePolicy.STATELY]
-    return dict(rows(using, sql.transitions.RETRYING_BESIDE, [stately])) if stately else {}
+    return dict(rows(using, sql.transitions.RETRYING_BESIDE, {"ids": stately})) if stately else {}
 
 
 def delete_rows(using: str, jobs: list[Job], locked: lanes.Locked) -> None:

@@ -14,16 +14,17 @@ from django.db import NotSupportedError, ProgrammingError, transaction
 from django.db.models import F, Q
 
 from ..claims import Claim
-from ..encoding import clean_text
-from ..expressions import WORKER_LOCK, Seconds, StatementTimestamp
+from ..expressions import Seconds, StatementTimestamp
 from ..models import Job, Maintenance, Worker
 from ..querysets import JobQuerySet
-from ..states import FailureReason, JobState
+from ..states import JobState
+from ..text import clean_text
 from . import sql
-from .recovery import expiring, losing, sweep
-from .retry_decision import returning
-from .transactions import execute, in_transaction, rows
-from .transitions import Change, Decide, Decision
+from .databases import execute, rows
+from .recovery import Expire, Lose, sweep
+from .retry_decision import ReturnToQueue
+from .transactions import in_transaction
+from .transitions import Decision
 
 TRIES = 3  # of returning jobs whose rows are locked for the moment
 PROGRESS_CHARS = 255
@@ -45,12 +46,11 @@ def take_session_locks(incarnations: Iterable[UUID], *, using: str) -> set[UUID]
     wanted = [str(one) for one in incarnations]
     if not wanted:
         return set()
-    locked = f"SELECT w::uuid, pg_try_advisory_lock({WORKER_LOCK.format('w')}) FROM unnest(%s::text[]) w"
-    return {id for id, held in rows(using, locked, [wanted]) if held}
+    return {id for id, held in rows(using, sql.workers.TAKE_SESSION_LOCKS, [wanted]) if held}
 
 
 def drop_session_lock(incarnation: UUID, *, using: str) -> None:
-    rows(using, f"SELECT pg_advisory_unlock({WORKER_LOCK.format('%s')})", [str(incarnation)])
+    rows(using, sql.workers.DROP_SESSION_LOCK, [str(incarnation)])
 
 
 class Beat(NamedTuple):
@@ -60,16 +60,9 @@ class Beat(NamedTuple):
     stopping: set[UUID]
 
 
-_BEAT = """
-UPDATE jobqueue_worker w SET heartbeat_at = statement_timestamp(), stats = u.stats::jsonb
-FROM unnest(%s::uuid[], %s::text[]) u(id, stats) WHERE w.id = u.id AND w.stopped_at IS NULL
-RETURNING w.id, w.stopping_at IS NOT NULL
-"""
-
-
 def beat(stats: Mapping[UUID, str], *, using: str) -> Beat:
     """Say that these processes are alive, each with its statistics as JSON; one that was given up is not renewed."""
-    found = rows(using, _BEAT, [list(stats), list(stats.values())])
+    found = rows(using, sql.workers.BEAT, [list(stats), list(stats.values())])
     return Beat({id for id, _ in found}, {id for id, stopping in found if stopping})
 
 
@@ -102,22 +95,6 @@ def claims_of(name: str, incarnation: UUID, *, using: str) -> dict[Claim, str]:
     return {Claim(id, attempt, number): state for id, attempt, number, state in found}
 
 
-_RENEW = f"""
-WITH mine AS MATERIALIZED (
-    SELECT m.id, u.queue, u.place
-    FROM unnest(%s::text[], %s::uuid[], %s::int[], %s::bigint[])
-        WITH ORDINALITY u(queue, id, attempt, number, place)
-    CROSS JOIN LATERAL (
-        SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
-            AND claim_number = u.number AND state = '{JobState.ACTIVE}'
-        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
-UPDATE jobqueue_job j SET expire_at = {sql.parts.NOW} + j.expire_in_seconds * interval '1 second',
-    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {sql.parts.NOW} ELSE j.heartbeat_at END
-FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
-RETURNING mine.place
-"""
-
-
 def renew(jobs: Sequence[Job], *, using: str) -> list[Job]:
     """Give claimed jobs that are begun late their whole time; those whose claim still stands are returned.
 
@@ -132,7 +109,7 @@ def renew(jobs: Sequence[Job], *, using: str) -> list[Job]:
         [job.attempt for job in jobs],
         [job.held_number for job in jobs],
     ]
-    return [jobs[place - 1] for (place,) in in_transaction(using, partial(rows, using, _RENEW, given))]
+    return [jobs[place - 1] for (place,) in in_transaction(using, partial(rows, using, sql.workers.RENEW, given))]
 
 
 def load_whole(jobs: Sequence[Job], *, using: str) -> None:
@@ -159,7 +136,7 @@ def give_back_unheld(name: str, incarnation: UUID, held: Iterable[Job], message:
 def give_back_claims(name: str, incarnation: UUID, claims: Collection[Claim], message: str, *, using: str) -> int:
     """Return these claims of a process, uncharged; a job that it holds by another claim stays."""
     mine = _held([name], [incarnation], using)
-    return _take_back(using, _of(mine, claims), partial(_returned, using, message)) if claims else 0
+    return _recover_all(using, _of(mine, claims), ReturnToQueue(message)) if claims else 0
 
 
 def _of(mine: JobQuerySet, claims: Collection[Claim | Running]) -> JobQuerySet:
@@ -167,17 +144,6 @@ def _of(mine: JobQuerySet, claims: Collection[Claim | Running]) -> JobQuerySet:
     numbers = {claim.number for claim in claims}
     known = Q(claim_number__in=numbers - {None}) | (Q(claim_number=None) if None in numbers else Q(pk__in=[]))
     return mine.filter(known, pk__in=[claim.job_id for claim in claims])
-
-
-def _returned(using: str, message: str, jobs: list[Job]) -> Decision:
-    judged = returning(using, message, None, jobs)
-
-    def decision(job: Job) -> Change | None:
-        if job.state == JobState.CANCELLING:
-            return Change(JobState.STOPPED, error=message, reason=FailureReason.CANCELLED, outcome="cancelled")
-        return judged(job)
-
-    return decision
 
 
 def recover_dead(
@@ -196,9 +162,9 @@ def recover_dead(
     have locked some of them: try again.
     """
     mine = _held([name], [incarnation], using)
-    taken = _take_back(using, _of(mine, overdue).filter(state=JobState.ACTIVE), partial(expiring, using))
-    taken += _take_back(using, _of(mine, crashed), partial(losing, using, how))
-    taken += _take_back(using, mine, partial(_returned, using, f"Its worker {how}."))
+    taken = _recover_all(using, _of(mine, overdue).filter(state=JobState.ACTIVE), Expire())
+    taken += _recover_all(using, _of(mine, crashed), Lose(how))
+    taken += _recover_all(using, mine, ReturnToQueue(f"Its worker {how}."))
     if mine.exists():
         raise StillLocked
     has_ended(incarnation, how, using=using)
@@ -216,11 +182,11 @@ class StillLocked(Exception):
     """Other transactions have locked jobs of a dead process."""
 
 
-def _take_back(using: str, which: JobQuerySet, decide: Decide) -> int:
+def _recover_all(using: str, which: JobQuerySet, decision: Decision) -> int:
     """All of them: what another transaction has locked is tried again in a moment."""
     taken = 0
     for tries in range(TRIES):
-        taken += sum(sweep(using, which, decide).values())
+        taken += sum(sweep(using, which, decision).values())
         if not which.exists():
             break
         time.sleep(0.02 * (tries + 1))
@@ -229,35 +195,24 @@ def _take_back(using: str, which: JobQuerySet, decide: Decide) -> int:
 
 def seconds_until(moment: datetime, *, using: str) -> float:
     """By the database's clock, which is the one that counts."""
-    return max(0.0, float(rows(using, "SELECT extract(epoch FROM %s - statement_timestamp())", [moment])[0][0]))
+    return max(0.0, float(rows(using, sql.session.SECONDS_UNTIL, [moment])[0][0]))
 
 
 def server_identity(*, using: str) -> tuple[Any, ...]:
     """What changes when the server is started again, or when another takes its place."""
-    return rows(using, "SELECT pg_postmaster_start_time()")[0]
-
-
-# The first eight digits of a WAL file's name are the timeline, which changes when a standby is promoted.
-_TIMELINE = f"""
-SELECT timeline = here, extract(epoch FROM {sql.parts.NOW} - timeline_at), here
-FROM jobqueue_maintenance, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) here
-"""
-_SEE_TIMELINE = f"""
-UPDATE jobqueue_maintenance SET timeline = %s, timeline_at = CASE WHEN timeline <> '' THEN {sql.parts.NOW} END
-WHERE timeline <> %s
-"""
+    return rows(using, sql.session.SERVER_STARTED_AT)[0]
 
 
 def seconds_on_timeline(*, using: str) -> float:
     """How long ago a worker first saw that this server was promoted; infinite if that was never seen."""
     try:
-        found = rows(using, _TIMELINE)
+        found = rows(using, sql.workers.TIMELINE)
         if not found:  # no maintenance has run yet
             Maintenance.objects.using(using).bulk_create([Maintenance()], ignore_conflicts=True)
-            found = rows(using, _TIMELINE)
+            found = rows(using, sql.workers.TIMELINE)
         if not found[0][0]:
-            execute(using, _SEE_TIMELINE, [found[0][2], found[0][2]])
-            found = rows(using, _TIMELINE)
+            execute(using, sql.workers.SEE_TIMELINE, [found[0][2], found[0][2]])
+            found = rows(using, sql.workers.TIMELINE)
     except (ProgrammingError, NotSupportedError):  # not PostgreSQL itself, or a role that may not ask
         return math.inf
     return math.inf if found[0][1] is None else float(found[0][1])
@@ -265,23 +220,7 @@ def seconds_on_timeline(*, using: str) -> float:
 
 def clock(*, using: str) -> float:
     """The database's time."""
-    return float(rows(using, "SELECT extract(epoch FROM clock_timestamp())")[0][0])
-
-
-_PROGRESS = """
-WITH mine AS MATERIALIZED (
-    SELECT m.id, u.queue, u.progress, u.said
-    FROM unnest(%s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::float8[], %s::text[])
-        u(queue, id, attempt, number, progress, said)
-    CROSS JOIN LATERAL (
-        SELECT id FROM jobqueue_job WHERE queue_id = u.queue AND id = u.id AND attempt = u.attempt
-            AND (u.number IS NULL OR claim_number = u.number) AND state IN ('active', 'cancelling')
-        LIMIT 1 FOR UPDATE SKIP LOCKED) m)
-UPDATE jobqueue_job j SET progress = COALESCE(mine.progress, j.progress),
-    progress_text = COALESCE(mine.said, j.progress_text),
-    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN statement_timestamp() ELSE j.heartbeat_at END
-FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
-"""
+    return float(rows(using, sql.session.CLOCK_SECONDS)[0][0])
 
 
 def report_progress(reports: Sequence[tuple[Job, float | None, str]], *, using: str) -> None:
@@ -295,4 +234,4 @@ def report_progress(reports: Sequence[tuple[Job, float | None, str]], *, using: 
             [fraction for _, fraction, _ in reports],
             [None if fraction is None else clean_text(text, max_chars=PROGRESS_CHARS) for _, fraction, text in reports],
         ]
-        execute(using, _PROGRESS, said)
+        execute(using, sql.workers.PROGRESS, said)

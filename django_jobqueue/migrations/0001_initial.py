@@ -1,14 +1,39 @@
-"""The tables of django_jobqueue. Jobs lie in one table, partitioned by queue."""
+"""The tables of django_jobqueue. Jobs lie in one table, partitioned by queue.
+
+What this makes must not change when the code does, so SQL, states and numbers are spelled out here, also where the package
+has a name for them.
+"""
+
+from typing import Any
 
 import django.db.models.deletion
 import django.db.models.lookups
 from django.db import migrations, models
 
-import django_jobqueue.expressions
 import django_jobqueue.identifiers
 import django_jobqueue.postgresql
-from django_jobqueue.expressions import SEQUENCE
-from django_jobqueue.partitions import DEFAULT, PARENT, WITH_STORAGE, CreatePartitionedModel
+
+
+class CreatePartitionedModel(migrations.CreateModel):
+    """``CreateModel`` for a table that PostgreSQL partitions by list, with the partition key in its primary key."""
+
+    def __init__(self, *args: Any, partition_by: str = "queue_id", **kwargs: Any) -> None:
+        self.partition_by = partition_by
+        super().__init__(*args, **kwargs)
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        model = to_state.apps.get_model(app_label, self.name)
+        if not self.allow_migrate_model(schema_editor.connection.alias, model):
+            return
+        sql, params = schema_editor.table_sql(model)
+        table, key = model._meta.db_table, model._meta.pk.column
+        columns = sql.replace(" PRIMARY KEY", "", 1).rstrip().removesuffix(")")
+        schema_editor.execute(
+            f'{columns}, CONSTRAINT "{table}_pkey" PRIMARY KEY ("{key}", "{self.partition_by}"))'
+            f' PARTITION BY LIST ("{self.partition_by}")',
+            params or None,
+        )
+        schema_editor.deferred_sql.extend(schema_editor._model_indexes_sql(model))
 
 
 class Migration(migrations.Migration):
@@ -18,8 +43,8 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(
-            sql=f"CREATE SEQUENCE {SEQUENCE} AS bigint CACHE 1",
-            reverse_sql=f"DROP SEQUENCE {SEQUENCE}",
+            sql="CREATE SEQUENCE jobqueue_job_seq AS bigint CACHE 1",
+            reverse_sql="DROP SEQUENCE jobqueue_job_seq",
         ),
         migrations.CreateModel(
             name="Queue",
@@ -118,7 +143,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(),
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
                         editable=False,
                         verbose_name="created at",
                     ),
@@ -126,7 +151,7 @@ class Migration(migrations.Migration):
                 (
                     "updated_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(),
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
                         editable=False,
                         verbose_name="updated at",
                     ),
@@ -167,7 +192,9 @@ class Migration(migrations.Migration):
                 (
                     "seq",
                     models.BigIntegerField(
-                        db_default=django_jobqueue.expressions.NextSeq(),
+                        db_default=models.Func(
+                            output_field=models.BigIntegerField(), template="nextval('jobqueue_job_seq'::regclass)"
+                        ),
                         editable=False,
                         verbose_name="sequence number",
                     ),
@@ -175,7 +202,9 @@ class Migration(migrations.Migration):
                 (
                     "position",
                     models.BigIntegerField(
-                        db_default=django_jobqueue.expressions.CurrentSeq(),
+                        db_default=models.Func(
+                            output_field=models.BigIntegerField(), template="currval('jobqueue_job_seq'::regclass)"
+                        ),
                         editable=False,
                         verbose_name="position",
                     ),
@@ -183,7 +212,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(),
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
                         editable=False,
                         verbose_name="created at",
                     ),
@@ -191,7 +220,7 @@ class Migration(migrations.Migration):
                 (
                     "start_after",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(),
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
                         verbose_name="start after",
                     ),
                 ),
@@ -278,7 +307,10 @@ class Migration(migrations.Migration):
                     django_jobqueue.postgresql.ListField(
                         base_field=models.TextField(),
                         blank=True,
-                        db_default=django_jobqueue.expressions.EmptyTextList(),
+                        db_default=models.Func(
+                            output_field=django_jobqueue.postgresql.ListField(base_field=models.TextField(), size=None),
+                            template="'{}'::text[]",
+                        ),
                         size=None,
                         verbose_name="tags",
                     ),
@@ -330,7 +362,9 @@ class Migration(migrations.Migration):
                 (
                     "sent_xid",
                     models.BigIntegerField(
-                        db_default=django_jobqueue.expressions.CurrentXid(),
+                        db_default=models.Func(
+                            output_field=models.BigIntegerField(), template="(pg_current_xact_id()::text::bigint)"
+                        ),
                         editable=False,
                         verbose_name="sender's transaction",
                     ),
@@ -457,7 +491,7 @@ class Migration(migrations.Migration):
                 (
                     "attempts",
                     models.JSONField(
-                        db_default=django_jobqueue.expressions.EmptyJsonList(),
+                        db_default=models.Func(output_field=models.JSONField(), template="'[]'::jsonb"),
                         editable=False,
                         verbose_name="failed attempts",
                     ),
@@ -487,6 +521,16 @@ class Migration(migrations.Migration):
                         blank=True, db_default="", editable=False, max_length=255, verbose_name="source key"
                     ),
                 ),
+                (
+                    "claim_number",
+                    models.BigIntegerField(blank=True, editable=False, null=True, verbose_name="number of its claim"),
+                ),
+                (
+                    "moved_xid",
+                    models.BigIntegerField(
+                        blank=True, editable=False, null=True, verbose_name="transaction of its last change"
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "job",
@@ -502,8 +546,19 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.RunSQL(
-            sql=f"CREATE TABLE {DEFAULT} PARTITION OF {PARENT} DEFAULT {WITH_STORAGE}",
-            reverse_sql=f"DROP TABLE {DEFAULT}",
+            sql="""
+                CREATE TABLE jobqueue_job_default PARTITION OF jobqueue_job DEFAULT WITH (
+                    autovacuum_vacuum_scale_factor = 0.01,
+                    autovacuum_vacuum_threshold = 2000,
+                    autovacuum_vacuum_insert_scale_factor = 0.1,
+                    autovacuum_analyze_scale_factor = 0.05,
+                    autovacuum_analyze_threshold = 2000,
+                    autovacuum_vacuum_cost_delay = 1,
+                    vacuum_truncate = false,
+                    toast.vacuum_truncate = false
+                )
+            """,
+            reverse_sql="DROP TABLE jobqueue_job_default",
         ),
         migrations.CreateModel(
             name="BlockedKey",
@@ -567,15 +622,22 @@ class Migration(migrations.Migration):
                 (
                     "started_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(), verbose_name="started at"
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        verbose_name="started at",
                     ),
                 ),
                 ("finished_at", models.DateTimeField(blank=True, null=True, verbose_name="finished at")),
+                ("snapshot", models.TextField(blank=True, db_default="", verbose_name="snapshot of the confirmation")),
             ],
             options={
                 "verbose_name": "operation",
                 "verbose_name_plural": "operations",
                 "ordering": ["-started_at"],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "running")), fields=["id"], name="jobqueue_operation_running"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -671,7 +733,10 @@ class Migration(migrations.Migration):
                     django_jobqueue.postgresql.ListField(
                         base_field=models.TextField(),
                         blank=True,
-                        db_default=django_jobqueue.expressions.EmptyTextList(),
+                        db_default=models.Func(
+                            output_field=django_jobqueue.postgresql.ListField(base_field=models.TextField(), size=None),
+                            template="'{}'::text[]",
+                        ),
                         size=None,
                         verbose_name="tags",
                     ),
@@ -708,7 +773,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(),
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
                         editable=False,
                         verbose_name="created at",
                     ),
@@ -716,7 +781,7 @@ class Migration(migrations.Migration):
                 (
                     "updated_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(),
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
                         editable=False,
                         verbose_name="updated at",
                     ),
@@ -752,7 +817,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(),
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
                         editable=False,
                         verbose_name="created at",
                     ),
@@ -795,7 +860,10 @@ class Migration(migrations.Migration):
                     django_jobqueue.postgresql.ListField(
                         base_field=models.TextField(),
                         blank=True,
-                        db_default=django_jobqueue.expressions.EmptyTextList(),
+                        db_default=models.Func(
+                            output_field=django_jobqueue.postgresql.ListField(base_field=models.TextField(), size=None),
+                            template="'{}'::text[]",
+                        ),
                         size=None,
                         verbose_name="queues",
                     ),
@@ -805,7 +873,10 @@ class Migration(migrations.Migration):
                     django_jobqueue.postgresql.ListField(
                         base_field=models.TextField(),
                         blank=True,
-                        db_default=django_jobqueue.expressions.EmptyTextList(),
+                        db_default=models.Func(
+                            output_field=django_jobqueue.postgresql.ListField(base_field=models.TextField(), size=None),
+                            template="'{}'::text[]",
+                        ),
                         size=None,
                         verbose_name="tags",
                     ),
@@ -822,13 +893,14 @@ class Migration(migrations.Migration):
                 (
                     "started_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(), verbose_name="started at"
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        verbose_name="started at",
                     ),
                 ),
                 (
                     "heartbeat_at",
                     models.DateTimeField(
-                        db_default=django_jobqueue.expressions.StatementTimestamp(),
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
                         verbose_name="last heartbeat",
                     ),
                 ),
@@ -839,6 +911,12 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, db_default="", max_length=255, verbose_name="how it ended"),
                 ),
                 ("stats", models.JSONField(blank=True, default=dict, verbose_name="statistics")),
+                ("lost_seconds", models.FloatField(blank=True, null=True, verbose_name="lost after (s)")),
+                ("stop_grace_seconds", models.FloatField(blank=True, null=True, verbose_name="grace after expiry (s)")),
+                (
+                    "unlocked_seconds",
+                    models.FloatField(blank=True, null=True, verbose_name="lost after (s), without its lock"),
+                ),
             ],
             options={
                 "verbose_name": "worker",
@@ -1056,12 +1134,6 @@ class Migration(migrations.Migration):
                 name="jobqueue_job_fetchable_tags",
             ),
         ),
-        migrations.AddIndex(
-            model_name="job",
-            index=django_jobqueue.postgresql.BrinIndex(
-                autosummarize=True, fields=["seq", "created_at", "finalized_at"], name="jobqueue_job_ranges"
-            ),
-        ),
         migrations.AddConstraint(
             model_name="job",
             constraint=models.UniqueConstraint(
@@ -1214,7 +1286,7 @@ class Migration(migrations.Migration):
             model_name="job",
             constraint=models.CheckConstraint(
                 condition=django.db.models.lookups.LessThanOrEqual(
-                    django_jobqueue.expressions.ColumnSize("data"), 67108864
+                    models.Func("data", function="pg_column_size", output_field=models.IntegerField()), 67108864
                 ),
                 name="jobqueue_job_data_size",
             ),
@@ -1226,5 +1298,231 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="schedulerun",
             constraint=models.UniqueConstraint(fields=("schedule", "slot"), name="jobqueue_schedule_run_one_per_slot"),
+        ),
+        migrations.CreateModel(
+            name="Maintenance",
+            fields=[
+                ("id", models.SmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
+                ("holder", models.UUIDField(blank=True, editable=False, null=True, verbose_name="pass under way")),
+                (
+                    "lease_until",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="leased until"),
+                ),
+                (
+                    "began_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last pass began at"),
+                ),
+                (
+                    "ended_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="last pass ended at"),
+                ),
+                (
+                    "counted_until",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="minutes counted until"),
+                ),
+                (
+                    "places",
+                    models.JSONField(blank=True, default=dict, editable=False, verbose_name="where long sweeps go on"),
+                ),
+                (
+                    "report",
+                    models.JSONField(blank=True, default=dict, editable=False, verbose_name="report of the last pass"),
+                ),
+                (
+                    "timeline",
+                    models.CharField(blank=True, db_default="", editable=False, max_length=8, verbose_name="timeline"),
+                ),
+                (
+                    "timeline_at",
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="timeline since"),
+                ),
+            ],
+            options={
+                "verbose_name": "maintenance",
+                "verbose_name_plural": "health",
+            },
+        ),
+        migrations.CreateModel(
+            name="QueueTotal",
+            fields=[
+                (
+                    "queue",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="total",
+                        serialize=False,
+                        to="jobqueue.queue",
+                        verbose_name="queue",
+                    ),
+                ),
+                ("sent", models.PositiveBigIntegerField(db_default=0, verbose_name="sent")),
+                ("started", models.PositiveBigIntegerField(db_default=0, verbose_name="started")),
+                ("completed", models.PositiveBigIntegerField(db_default=0, verbose_name="completed")),
+                ("failed", models.PositiveBigIntegerField(db_default=0, verbose_name="failed")),
+                ("retried", models.PositiveBigIntegerField(db_default=0, verbose_name="retried")),
+                (
+                    "waited",
+                    django_jobqueue.postgresql.ListField(
+                        base_field=models.BigIntegerField(), blank=True, default=list, size=None, verbose_name="waited"
+                    ),
+                ),
+                (
+                    "ran",
+                    django_jobqueue.postgresql.ListField(
+                        base_field=models.BigIntegerField(), blank=True, default=list, size=None, verbose_name="ran"
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "total of a queue",
+                "verbose_name_plural": "totals of queues",
+                "ordering": ["queue"],
+            },
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=django_jobqueue.postgresql.BrinIndex(
+                autosummarize=True,
+                fields=["seq", "created_at", "started_at", "attempt_finished_at", "finalized_at"],
+                name="jobqueue_job_ranges",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="maintenance",
+            constraint=models.CheckConstraint(condition=models.Q(("id", 1)), name="jobqueue_maintenance_is_one_row"),
+        ),
+        migrations.CreateModel(
+            name="JobWrite",
+            fields=[
+                ("id", models.CharField(max_length=200, primary_key=True, serialize=False, verbose_name="write")),
+                ("queue", models.CharField(max_length=100, verbose_name="queue")),
+                ("jobs", models.BigIntegerField(verbose_name="jobs")),
+                (
+                    "committed_at",
+                    models.DateTimeField(
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        editable=False,
+                        verbose_name="committed at",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "write of jobs",
+                "verbose_name_plural": "writes of jobs",
+            },
+        ),
+        migrations.CreateModel(
+            name="StagedJob",
+            fields=[
+                ("row_id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("write", models.TextField()),
+                ("partition", models.IntegerField()),
+                ("attempt", models.BigIntegerField()),
+                ("row", models.BigIntegerField()),
+                ("number", models.BigIntegerField(null=True)),
+                ("real", models.FloatField(null=True)),
+                ("text", models.TextField(db_collation="C", null=True)),
+                ("job", models.TextField(null=True)),
+                ("name", models.TextField(null=True)),
+                ("singleton_key", models.TextField(null=True)),
+                ("group_key", models.TextField(null=True)),
+                ("priority", models.IntegerField(null=True)),
+                (
+                    "tags",
+                    django_jobqueue.postgresql.ListField(base_field=models.TextField(), null=True, size=None),
+                ),
+                ("data", models.TextField(null=True)),
+                ("delay", models.FloatField(null=True)),
+                ("start_after", models.DateTimeField(null=True)),
+                (
+                    "staged_at",
+                    models.DateTimeField(
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        editable=False,
+                    ),
+                ),
+                ("identity", models.TextField(null=True)),
+                ("place", models.BigIntegerField(null=True)),
+            ],
+            options={
+                "verbose_name": "staged job",
+                "verbose_name_plural": "staged jobs",
+                "default_permissions": [],
+            },
+        ),
+        # It lives for seconds: a crash of the server may empty it, and then the write that staged it fails as a whole.
+        migrations.RunSQL(
+            "ALTER TABLE jobqueue_stagedjob SET UNLOGGED",
+            "ALTER TABLE jobqueue_stagedjob SET LOGGED",
+        ),
+        migrations.CreateModel(
+            name="Report",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        editable=False,
+                        verbose_name="created at",
+                    ),
+                ),
+                ("jobs", models.PositiveBigIntegerField(editable=False, verbose_name="jobs")),
+                ("queues", models.TextField(blank=True, default="", editable=False, verbose_name="queues")),
+                ("page", models.TextField(editable=False, verbose_name="page")),
+            ],
+            options={
+                "verbose_name": "report",
+                "verbose_name_plural": "reports",
+                "ordering": ["-pk"],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="PendingRelease",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("queue", models.CharField(max_length=100, verbose_name="queue")),
+                ("policy", models.CharField(max_length=20, verbose_name="policy")),
+                (
+                    "singleton_key",
+                    models.CharField(blank=True, db_collation="C", max_length=255, verbose_name="singleton key"),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        editable=False,
+                        verbose_name="created at",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "pending release",
+                "verbose_name_plural": "pending releases",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["queue", "singleton_key"], name="jobqueue_pending_release_lane")],
+            },
+        ),
+        migrations.CreateModel(
+            name="SentRow",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                (
+                    "seen_at",
+                    models.DateTimeField(
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        editable=False,
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "row that was sent",
+                "verbose_name_plural": "rows that were sent",
+                "default_permissions": [],
+                "indexes": [models.Index(fields=["seen_at"], name="jobqueue_sentrow_seen")],
+            },
         ),
     ]

@@ -11,15 +11,16 @@ from django.utils.translation import gettext_lazy as _
 
 from ..claims import Claim
 from ..expressions import (
-    ColumnSize,
     CurrentSeq,
     CurrentXid,
     EmptyJsonList,
     EmptyTextList,
     NextSeq,
     StatementTimestamp,
+    column_size,
 )
 from ..identifiers import uuid7
+from ..options import QUEUE_DEFAULTS
 from ..policies import LANED, ONE_RUNNING, ORDERED, QueuePolicy
 from ..postgresql import BrinIndex, GinIndex, ListField
 from ..querysets import JobQuerySet
@@ -35,6 +36,7 @@ from ..states import (
     Hold,
     JobState,
 )
+from ..text import MAX_QUEUE_NAME
 
 MAX_STORED_BYTES = 64 * 1024 * 1024  # the law behind JOBQUEUE["MAX_DATA_BYTES"]
 
@@ -96,16 +98,20 @@ class Job(models.Model):
     sent_xid = models.BigIntegerField(_("sender's transaction"), db_default=CurrentXid(), editable=False)
     attempt = models.IntegerField(_("attempt"), db_default=0, editable=False)
     retry_count = models.IntegerField(_("retry count"), db_default=0, editable=False)
-    retry_limit = models.IntegerField(_("retry limit"), null=True, blank=True, db_default=2)
-    retry_delay = models.IntegerField(_("retry delay (s)"), db_default=0)
+    retry_limit = models.IntegerField(_("retry limit"), null=True, blank=True, db_default=QUEUE_DEFAULTS["retry_limit"])
+    retry_delay = models.IntegerField(_("retry delay (s)"), db_default=QUEUE_DEFAULTS["retry_delay"])
     retry_delay_max = models.IntegerField(_("longest retry delay (s)"), null=True, blank=True)
-    expire_in_seconds = models.IntegerField(_("expires in (s)"), db_default=900)
+    expire_in_seconds = models.IntegerField(_("expires in (s)"), db_default=QUEUE_DEFAULTS["expire_in_seconds"])
     heartbeat_seconds = models.IntegerField(_("heartbeat (s)"), null=True, blank=True)
-    retention_seconds = models.IntegerField(_("keep while waiting (s)"), db_default=14 * 86400)
-    delete_after_seconds = models.IntegerField(_("keep when finished (s)"), db_default=7 * 86400)
-    delete_failed_after_seconds = models.IntegerField(_("keep when failed (s)"), db_default=7 * 86400)
+    retention_seconds = models.IntegerField(_("keep while waiting (s)"), db_default=QUEUE_DEFAULTS["retention_seconds"])
+    delete_after_seconds = models.IntegerField(
+        _("keep when finished (s)"), db_default=QUEUE_DEFAULTS["delete_after_seconds"]
+    )
+    delete_failed_after_seconds = models.IntegerField(
+        _("keep when failed (s)"), db_default=QUEUE_DEFAULTS["delete_failed_after_seconds"]
+    )
     crashes = models.SmallIntegerField(_("crashes in a row"), db_default=0, editable=False)
-    retry_backoff = models.BooleanField(_("retry backoff"), db_default=False)
+    retry_backoff = models.BooleanField(_("retry backoff"), db_default=QUEUE_DEFAULTS["retry_backoff"])
 
     name = models.CharField(_("handler"), max_length=255, blank=True, db_default="")
     data: Any = models.JSONField(_("data"), null=True, blank=True)
@@ -137,7 +143,9 @@ class Job(models.Model):
 
     carried: Any = models.JSONField(_("carried from its sender"), null=True, blank=True, editable=False)
     source_id = models.UUIDField(_("copied from"), null=True, blank=True, editable=False)
-    source_queue = models.CharField(_("source queue"), max_length=100, blank=True, db_default="", editable=False)
+    source_queue = models.CharField(
+        _("source queue"), max_length=MAX_QUEUE_NAME, blank=True, db_default="", editable=False
+    )
     source_key = models.CharField(_("source key"), max_length=255, blank=True, db_default="", editable=False)
 
     objects = JobQuerySet.as_manager()
@@ -304,7 +312,7 @@ class Job(models.Model):
                 name="jobqueue_job_lane_hold_has_lane",
             ),
             models.CheckConstraint(
-                condition=LessThanOrEqual(ColumnSize("data"), MAX_STORED_BYTES),
+                condition=LessThanOrEqual(column_size("data"), MAX_STORED_BYTES),
                 name="jobqueue_job_data_size",
             ),
         ]

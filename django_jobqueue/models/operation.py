@@ -7,6 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..expressions import StatementTimestamp
 from ..identifiers import uuid7
+from ..text import MAX_QUEUE_NAME
 
 
 class Operation(models.Model):
@@ -21,7 +22,7 @@ class Operation(models.Model):
     verb = models.CharField(_("verb"), max_length=40)
     operator = models.CharField(_("operator"), max_length=255, blank=True, db_default="")
     reason = models.TextField(_("reason"), blank=True, db_default="")
-    queue = models.CharField(_("queue"), max_length=100, blank=True, db_default="")
+    queue = models.CharField(_("queue"), max_length=MAX_QUEUE_NAME, blank=True, db_default="")
     state = models.CharField(_("state"), max_length=10, choices=State, db_default=State.DONE)
     selection = models.JSONField(_("selection"), default=dict, blank=True)  # the frozen filter, or the ids
     snapshot = models.TextField(_("snapshot of the confirmation"), blank=True, db_default="")  # what the operator saw
@@ -37,6 +38,10 @@ class Operation(models.Model):
         ordering: ClassVar = ["-started_at"]
         verbose_name = _("operation")
         verbose_name_plural = _("operations")
+        indexes: ClassVar = [
+            # Every housekeeping process asks each few seconds which are to be continued.
+            models.Index(fields=["id"], condition=models.Q(state="running"), name="jobqueue_operation_running"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.verb} {self.started_at:%Y-%m-%d %H:%M}"

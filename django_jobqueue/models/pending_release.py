@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..expressions import StatementTimestamp
+from ..text import MAX_QUEUE_NAME
 
 
 class PendingRelease(models.Model):
@@ -16,7 +17,7 @@ class PendingRelease(models.Model):
     housekeeping process releases the lane and deletes the row.
     """
 
-    queue = models.CharField(_("queue"), max_length=100)
+    queue = models.CharField(_("queue"), max_length=MAX_QUEUE_NAME)
     policy = models.CharField(_("policy"), max_length=20)
     singleton_key = models.CharField(_("singleton key"), max_length=255, db_collation="C", blank=True)
     created_at = models.DateTimeField(_("created at"), db_default=StatementTimestamp(), editable=False)

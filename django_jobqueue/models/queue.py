@@ -7,29 +7,37 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..expressions import StatementTimestamp
+from ..options import QUEUE_DEFAULTS
 from ..policies import LANED, ORDERED, DelayedHead, OnExhausted, QueuePolicy
 from ..querysets import QueueQuerySet
-
-DAY = 24 * 60 * 60
+from ..text import MAX_QUEUE_NAME
 
 
 class Queue(models.Model):
     """A named line of jobs with one policy and the defaults its jobs inherit."""
 
-    name = models.CharField(_("name"), max_length=100, primary_key=True, db_collation="C")
+    name = models.CharField(_("name"), max_length=MAX_QUEUE_NAME, primary_key=True, db_collation="C")
     policy = models.CharField(_("policy"), max_length=20, choices=QueuePolicy, db_default=QueuePolicy.STANDARD)
     partition = models.BooleanField(_("own partition"), db_default=False)
     description = models.CharField(_("description"), max_length=500, blank=True, db_default="")
 
-    retry_limit = models.PositiveIntegerField(_("retry limit"), null=True, blank=True, db_default=2)
-    retry_delay = models.PositiveIntegerField(_("retry delay (s)"), db_default=0)
-    retry_backoff = models.BooleanField(_("retry backoff"), db_default=False)
+    retry_limit = models.PositiveIntegerField(
+        _("retry limit"), null=True, blank=True, db_default=QUEUE_DEFAULTS["retry_limit"]
+    )
+    retry_delay = models.PositiveIntegerField(_("retry delay (s)"), db_default=QUEUE_DEFAULTS["retry_delay"])
+    retry_backoff = models.BooleanField(_("retry backoff"), db_default=QUEUE_DEFAULTS["retry_backoff"])
     retry_delay_max = models.PositiveIntegerField(_("longest retry delay (s)"), null=True, blank=True)
-    expire_in_seconds = models.PositiveIntegerField(_("expires in (s)"), db_default=900)
+    expire_in_seconds = models.PositiveIntegerField(_("expires in (s)"), db_default=QUEUE_DEFAULTS["expire_in_seconds"])
     heartbeat_seconds = models.PositiveIntegerField(_("heartbeat (s)"), null=True, blank=True)
-    retention_seconds = models.PositiveIntegerField(_("keep waiting jobs (s)"), db_default=14 * DAY)
-    delete_after_seconds = models.PositiveIntegerField(_("keep finished jobs (s)"), db_default=7 * DAY)
-    delete_failed_after_seconds = models.PositiveIntegerField(_("keep failed jobs (s)"), db_default=7 * DAY)
+    retention_seconds = models.PositiveIntegerField(
+        _("keep waiting jobs (s)"), db_default=QUEUE_DEFAULTS["retention_seconds"]
+    )
+    delete_after_seconds = models.PositiveIntegerField(
+        _("keep finished jobs (s)"), db_default=QUEUE_DEFAULTS["delete_after_seconds"]
+    )
+    delete_failed_after_seconds = models.PositiveIntegerField(
+        _("keep failed jobs (s)"), db_default=QUEUE_DEFAULTS["delete_failed_after_seconds"]
+    )
 
     dead_letter = models.ForeignKey(
         "self",

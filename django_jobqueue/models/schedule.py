@@ -11,25 +11,17 @@ from django.db.models.expressions import DatabaseDefault
 from django.utils import timezone as clock
 from django.utils.translation import gettext_lazy as _
 
-from ..cron import describe, first_slot, next_slots
+from ..catch_up import CatchUp
+from ..cron import MAX_CRON, MAX_TIMEZONE, describe, first_slot, next_slots
 from ..exceptions import InvalidData, InvalidOption, JobQueueError, KeyRequired, QueueNotFound
 from ..expressions import EmptyTextList, StatementTimestamp
+from ..options import MAX_SCHEDULE_NAME, clean_schedule_options, schedule_defaults
 from ..postgresql import ListField
 from ..querysets import TIMING, ScheduleQuerySet
-from ..schedule_options import CatchUp, clean_schedule_options
 from .queue import Queue
 
-_PLAIN = ("cron", "timezone", "handler", "data", "priority", "singleton_key", "group_key", "tags", "catch_up")
-_DEFAULTS: dict[str, Any] = {
-    "timezone": "UTC",
-    "handler": "",
-    "priority": 0,
-    "singleton_key": "",
-    "group_key": "",
-    "tags": [],
-    "catch_up": CatchUp.LAST.value,
-    "enabled": True,
-}
+_DEFAULTS = schedule_defaults()
+_PLAIN = ("cron", *(name for name in _DEFAULTS if name != "enabled"))
 
 
 class Schedule(models.Model):
@@ -39,7 +31,7 @@ class Schedule(models.Model):
     moment after its cron line, its zone or its being on was changed by ``update()``: then the next scheduler fills it.
     """
 
-    name = models.CharField(_("name"), max_length=100, primary_key=True, db_collation="C")
+    name = models.CharField(_("name"), max_length=MAX_SCHEDULE_NAME, primary_key=True, db_collation="C")
     queue = models.ForeignKey(
         "jobqueue.Queue",
         verbose_name=_("queue"),
@@ -47,17 +39,17 @@ class Schedule(models.Model):
         db_constraint=False,
         related_name="schedules",
     )
-    cron = models.CharField(_("cron"), max_length=255)
-    timezone = models.CharField(_("time zone"), max_length=64, db_default="UTC")
+    cron = models.CharField(_("cron"), max_length=MAX_CRON)
+    timezone = models.CharField(_("time zone"), max_length=MAX_TIMEZONE, db_default=_DEFAULTS["timezone"])
     handler = models.CharField(_("handler"), max_length=255, blank=True, db_default="")
     data = models.JSONField(_("data"), null=True, blank=True)
-    priority = models.IntegerField(_("priority"), db_default=0)
+    priority = models.IntegerField(_("priority"), db_default=_DEFAULTS["priority"])
     singleton_key = models.CharField(_("singleton key"), max_length=255, blank=True, db_default="")
     group_key = models.CharField(_("group key"), max_length=255, blank=True, db_default="")
     tags = ListField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
     options = models.JSONField(_("job options"), default=dict, blank=True)
-    catch_up = models.CharField(_("catch up"), max_length=4, choices=CatchUp, db_default=CatchUp.LAST)
-    enabled = models.BooleanField(_("enabled"), db_default=True)
+    catch_up = models.CharField(_("catch up"), max_length=4, choices=CatchUp, db_default=_DEFAULTS["catch_up"])
+    enabled = models.BooleanField(_("enabled"), db_default=_DEFAULTS["enabled"])
     from_code = models.BooleanField(_("declared in settings"), db_default=False, editable=False)
     next_at = models.DateTimeField(_("next slot"), null=True, blank=True, db_index=True, editable=False)
     last_slot = models.DateTimeField(_("last slot"), null=True, blank=True, editable=False)
@@ -173,7 +165,7 @@ class Schedule(models.Model):
     def _value(self, name: str) -> Any:
         """What is or will be in this column, because a new object does not know what the database fills in."""
         value = getattr(self, name)
-        return _DEFAULTS[name] if isinstance(value, DatabaseDefault) else value
+        return schedule_defaults()[name] if isinstance(value, DatabaseDefault) else value
 
 
 def _now(using: str) -> datetime:

@@ -7,13 +7,14 @@ from django.utils.translation import gettext_lazy as _
 
 from ..expressions import StatementTimestamp
 from ..postgresql import ListField
+from ..text import MAX_QUEUE_NAME
 
 
 class JobWrite(models.Model):
     """A write of many jobs that was committed, so that the same one does nothing when it is repeated."""
 
     id = models.CharField(_("write"), max_length=200, primary_key=True)
-    queue = models.CharField(_("queue"), max_length=100)
+    queue = models.CharField(_("queue"), max_length=MAX_QUEUE_NAME)
     jobs = models.BigIntegerField(_("jobs"))
     committed_at = models.DateTimeField(_("committed at"), db_default=StatementTimestamp(), editable=False)
 

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from ..engine.databases import database
-from ..engine.transactions import rows
+from ..engine.databases import database, rows
 from ..exceptions import InvalidOption
 from ..models import Report
 from . import figures

@@ -21,14 +21,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
 from .. import services
-from ..engine.databases import database
-from ..engine.queues import check_exists
-from ..engine.sql.parts import IS_BLOCKING, listed
-from ..engine.transactions import rows
+from ..engine.databases import database, rows
 from ..exceptions import InvalidOption, LakeProblem
 from ..models import Job, Maintenance
 from ..options import YEAR, check_seconds
-from ..states import FINAL
+from ..services.inspect.archive import archivable_condition, count_archivable
+from ..services.queues import find_queue
 from ..statistics import CATCH_UP
 from .datasource import COLUMNS
 from .failures import explained
@@ -42,7 +40,7 @@ OLDER_THAN = timedelta(days=7)
 AT_ONCE = 1_000
 CAN_BE_LEFT_OUT = ("data", "output", "error", "attempts", "note", "carried")
 REST = 3.0  # seconds for each second of reading and writing: the past can wait
-ARCHIVABLE = f"state IN {listed(FINAL)} AND NOT ({IS_BLOCKING})"
+ARCHIVABLE = archivable_condition()
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('jobqueue archive', 0))"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -86,7 +84,7 @@ def archive_jobs(
     using = database(using)
     wish = _Wish(
         seconds=check_seconds(older_than, option="older_than", minimum=0, maximum=100 * YEAR),
-        queues=[check_exists(one, using).name for one in ([queue] if isinstance(queue, str) else queue)],
+        queues=[find_queue(one, using).name for one in ([queue] if isinstance(queue, str) else queue)],
         without=check_without(without),
         rest=check_seconds(rest, option="rest", minimum=0, maximum=1_000),
         using=using,
@@ -101,10 +99,8 @@ def archive_jobs(
 def archivable(using: str, older_than: float | timedelta, queues: Iterable[str] = ()) -> tuple[datetime, int]:
     """The cut-off that an archive would have now, and how many jobs it would take."""
     cutoff = _cutoff(using, check_seconds(older_than, option="older_than", minimum=0, maximum=100 * YEAR))
-    names = [check_exists(one, using).name for one in queues]
-    only = "AND queue_id = ANY(%s)" if names else ""
-    sql = f"SELECT count(*) FROM jobqueue_job WHERE {ARCHIVABLE} AND finalized_at < %s {only}"
-    return cutoff, rows(using, sql, [cutoff, *([names] if names else [])])[0][0]
+    names = [find_queue(one, using).name for one in queues]
+    return cutoff, count_archivable(cutoff, names, using=using)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,11 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from ..conf import get_settings
-from ..encoding import MAX_TAG_LENGTH, MAX_TAGS, check_text
-from ..engine.databases import database
-from ..engine.queues import check_exists
-from ..engine.transactions import rows
+from ..engine.databases import database, rows
 from ..exceptions import InvalidOption
 from ..models import JobWrite, Queue, StagedJob
+from ..services.queues import find_queue
+from ..text import MAX_TAG_LENGTH, MAX_TAGS, check_text
 from . import row_files
 from .datasource import data_expression, refused_write, shown_write
 from .failures import explained
@@ -116,7 +115,7 @@ def bulk_send(
     ``LakeProblem`` (a file or Spark's disk cannot be used); then nothing was sent.
     """
     using = database(using)
-    target = check_exists(queue, using)
+    target = find_queue(queue, using)
     wish = mapping or Mapping()
     if target.is_ordered and wish.key is None:
         raise InvalidOption("key", f"{queue!r} is ordered: say which column is the key", hint="--key COLUMN")
@@ -362,7 +361,7 @@ class _Call:
         order = [F.col("order").asc_nulls_last()] if self.wish.order_by else []
         shown = []
         for row in good.orderBy(*order, "place").collect():
-            ((stored,),) = rows(self.using, f"SELECT {data} FROM (SELECT %s AS data) h", [row["data"]])
+            ((stored,),) = rows(self.using, f"SELECT {data} FROM (SELECT %s AS data) s", [row["data"]])
             job = {"name": self.wish.name, "singleton_key": row["singleton_key"], "group_key": row["group_key"],
                    "priority": row["priority"], "tags": row["tags"], "delay": row["delay"],
                    "start_after": row["start_after"], "id": row["id"]}  # fmt: skip

@@ -115,7 +115,7 @@ class JobDataSource(DataSource):
     conninfo: str = ""  # with the password, so it is no option: options may be shown
     condition: str = ""  # SQL of ours; what users give are options, and quoted
     rest: float = 0.0  # how long a task rests, for each second that it and those it gives rows to have worked
-    commit: Mapping[str, Any] | None = None  # what a write runs in the end: see engine/staging.py
+    commit: Mapping[str, Any] | None = None  # what a write runs in the end: see engine/sql/staging.py
     max_bytes: int = 0  # how large data may be
 
     @classmethod
@@ -373,9 +373,9 @@ def data_expression(only: Sequence[str], without: Sequence[str]) -> str:
     """The data of a job by what was staged for it: all of it, or of an object some keys or all but some."""
     if only:
         names = ", ".join(map(literal, only))
-        chosen = f"SELECT jsonb_object_agg(e.key, e.value) FROM jsonb_each(h.data::jsonb) e WHERE e.key IN ({names})"
+        chosen = f"SELECT jsonb_object_agg(e.key, e.value) FROM jsonb_each(s.data::jsonb) e WHERE e.key IN ({names})"
         return f"COALESCE(({chosen}), '{{}}')"
-    return f"h.data::jsonb - ARRAY[{', '.join(map(literal, without))}]" if without else "h.data::jsonb"
+    return f"s.data::jsonb - ARRAY[{', '.join(map(literal, without))}]" if without else "s.data::jsonb"
 
 
 def staged_columns(given: Mapping[str, str]) -> dict[str, str]:

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ..conf import get_settings
-from ..engine.queues import named, no_queue
 from ..exceptions import InvalidOption
 from ..models import Queue
+from ..services.queues import find_queue, queue_name
 from .lake import Lake, jobs_in
 from .location import check_folder, lake_path
 from .progress import Tell, watched
@@ -62,12 +62,12 @@ def scope(lake: str | None, live_only: bool, queue: str | Iterable[str], using: 
     """Ask the database and look at the lake, before Spark starts. Raises what makes no sense."""
     if live_only and lake is not None:
         raise InvalidOption("live_only", "contradicts the lake that was given", hint="Leave out one of the two.")
-    names = tuple(named(one) for one in ([queue] if isinstance(queue, str) else queue))
+    names = tuple(queue_name(one) for one in ([queue] if isinstance(queue, str) else queue))
     known = set(Queue.objects.using(using).values_list("name", flat=True))
     gone = tuple(name for name in names if name not in known)
     if live_only or (lake is None and not get_settings().LAKE):
-        if gone:
-            raise no_queue(gone[0], using)
+        for name in gone:
+            find_queue(name, using)  # raises, and names the queues that exist
         return Scope(using, None, names, ())
     path = lake_path(lake)
     check_folder(path, holds_runs=True)
@@ -103,7 +103,7 @@ def _archived(spark: SparkSession, wanted: Scope, sources: Sources, filters: dic
     verified = lake.check().verified()
     sources.lake, sources.lake_runs, sources.lake_jobs = wanted.lake, len(verified), jobs_in(verified)
     if unknown := set(wanted.gone) - (lake.queues(verified) if wanted.gone else set()):
-        raise no_queue(min(unknown), wanted.using)
+        find_queue(min(unknown), wanted.using)  # raises, and names the queues that exist
     jobs = lake.read(verified)
     if wanted.queues:
         jobs = jobs.where(F.col("queue").isin(*wanted.queues))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -18,11 +18,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from ..conf import get_settings
-from ..encoding import check_queue_name
-from ..engine import staging
 from ..engine.databases import database
 from ..exceptions import InvalidOption
 from ..options import check_moment, check_state
+from ..services.send_many import staged_commit
+from ..text import check_queue_name
 from . import datasource
 from .datasource import COLUMNS, FORMAT, LIGHT, JobDataSource
 
@@ -123,7 +123,7 @@ def load(
 
 def register(spark: SparkSession) -> None:
     """Let ``format("jobqueue")`` work in this session, to read and to write."""
-    body = {"commit": asdict(staging.COMMIT), "max_bytes": get_settings().MAX_DATA_BYTES}
+    body = {"commit": staged_commit(), "max_bytes": get_settings().MAX_DATA_BYTES}
     try:
         spark.dataSource.register(type("RegisteredJobDataSource", (JobDataSource,), body))
     except AnalysisException as error:
@@ -141,7 +141,7 @@ def bound(spark: SparkSession, using: str, condition: str = "", rest: float = 0.
         "conninfo": conninfo_of(using),
         "condition": condition,
         "rest": rest,
-        "commit": asdict(staging.COMMIT),
+        "commit": staged_commit(),
         "max_bytes": get_settings().MAX_DATA_BYTES,
         "name": classmethod(lambda cls: name),
     }

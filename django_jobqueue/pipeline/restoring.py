@@ -14,12 +14,11 @@ from pyspark.sql import functions as F
 
 from .. import services
 from ..engine.databases import database
-from ..engine.lanes import chunks
-from ..engine.queues import check_exists, named, no_queue
 from ..exceptions import InvalidOption, JobNotFound
 from ..identifiers import as_uuid, uuid7
 from ..models import Queue
 from ..options import check_moment, check_state
+from ..services.queues import find_queue, queue_name
 from ..services.send_many import Source
 from .failures import explained
 from .lake import Lake, jobs_in
@@ -97,10 +96,10 @@ def restore_jobs(
     ``SparkUnavailable`` and ``LakeProblem``, also when there is no lake.
     """
     using = database(using)
-    target = None if to is None else named(to)
+    target = None if to is None else queue_name(to)
     choice = Choice(
         ids=tuple(as_uuid(one) for one in ids),
-        queue=None if queue is None else named(queue),
+        queue=None if queue is None else queue_name(queue),
         state=tuple(state),
         key=key,
         name=name,
@@ -111,13 +110,13 @@ def restore_jobs(
     known = set(Queue.objects.using(using).values_list("name", flat=True))
     needed = target or choice.queue
     if needed is not None and needed not in known:
-        raise no_queue(needed, using)
+        find_queue(needed, using)  # raises, and names the queues that exist
     restored = Restored(lake=lake_path(lake))
     check_folder(restored.lake, holds_runs=True)
     with explained(f"the lake {restored.lake}"), given_or_started(spark, master) as own:
         rows = _collected(Lake(own, restored.lake), choice, restored, tell)
     if not rows and choice.queue is not None and choice.queue not in known:
-        raise no_queue(choice.queue, using)
+        find_queue(choice.queue, using)  # raises, and names the queues that exist
     _check(rows, choice, target, using)
     restored.found = len(rows)
     if not dry_run:
@@ -163,7 +162,7 @@ def _check(rows: list[Row], choice: Choice, target: str | None, using: str) -> N
             "ids", f"the data of {len(redacted)} of them was left out of the lake, for example {redacted[0]}"
         )
     for queue in {row.queue for row in rows} if target is None else ():
-        check_exists(queue, using)
+        find_queue(queue, using)
 
 
 def _send(rows: list[Row], target: str | None, again: bool, restored: Restored, tell: Tell, using: str) -> None:
@@ -185,7 +184,7 @@ def _by_queue(rows: list[Row], target: str | None) -> Iterable[tuple[str, list[R
     queues: dict[str, list[Row]] = {}
     for row in rows:
         queues.setdefault(target or row.queue, []).append(row)
-    return ((queue, some) for queue, mine in queues.items() for some in chunks(mine, AT_ONCE))
+    return ((queue, mine[at : at + AT_ONCE]) for queue, mine in queues.items() for at in range(0, len(mine), AT_ONCE))
 
 
 def _item(row: Row, again: bool) -> dict[str, Any]:

@@ -63,6 +63,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 _UUID = re.compile(r"[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}", re.ASCII)
 _LONG_NUMBER = re.compile(r"[0-9.]{300}")
+_KEY_ENDS = re.compile(r'"\s*:')  # or a part of a text that looks like it
 _LARGE_EXPONENT = re.compile(r"[eE][+-]?[0-9]{3}")  # or a part of a text that looks like one
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -340,7 +341,7 @@ class _Table:
             raise NoRow(
                 f"this line cannot be read as a row: it has {len(fields)} fields, the header has {len(self.header)}"
             )
-        _check_text("".join(taken))
+        _check_text(taken[0] if len(taken) == 1 else "".join(taken))
         data = (
             "".join([name + encode_basestring(fields[place]) for name, place in self._data]) + "}"
             if self._data
@@ -388,6 +389,7 @@ def rows_of_json(file: SourceFile, plan: Plan) -> Iterator[tuple[Any, ...]]:
 def _json_rows(file: SourceFile, plan: Plan, lines: _Lines) -> Iterator[tuple[Any, ...]]:
     number = 0
     known_by = blake2b(_joined([plan.scope, file.name]), digest_size=16)
+    objects = _Objects()
     for written in lines:
         line, _ = lines.row()
         text = written.strip(_WHITE)
@@ -396,7 +398,7 @@ def _json_rows(file: SourceFile, plan: Plan, lines: _Lines) -> Iterator[tuple[An
         number += 1
         seen = None
         try:
-            found = _parsed(text, plan)
+            found = _parsed(text, plan, objects)
             seen = _bits(plan, found)
             given = {option: found.get(column) for option, column in plan.columns.items()}
             identity = known_by.copy()
@@ -406,12 +408,28 @@ def _json_rows(file: SourceFile, plan: Plan, lines: _Lines) -> Iterator[tuple[An
             yield _bad_row(file, number, line, str(bad), text, seen)
 
 
-def _parsed(text: str, plan: Plan) -> dict[str, Any]:
+class _Objects:
+    """Reads JSON texts, and refuses an object that has a key more than once."""
+
+    def __init__(self) -> None:
+        self._quick = json.JSONDecoder(parse_constant=_no_number)
+        self._strict = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_once)
+
+    def read(self, text: str) -> Any:
+        """Most objects hold no other and end as many keys as they have: so none of these is there twice."""
+        if text.count("{") == 1:
+            found = self._quick.decode(text)
+            if isinstance(found, dict) and len(found) in (text.count(":"), len(_KEY_ENDS.findall(text))):
+                return found
+        return self._strict.decode(text)
+
+
+def _parsed(text: str, plan: Plan, objects: _Objects) -> dict[str, Any]:
     """A line as an object. Its text goes into the database as it is, so all that jsonb refuses is refused here."""
     _check_text(text)
     _check_size(text, plan)
     try:
-        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        found = objects.read(text)
         if _LARGE_EXPONENT.search(text) or (len(text) >= 300 and _LONG_NUMBER.search(text)):
             json.loads(text, parse_float=_check_number, parse_int=_check_number)
     except RecursionError:
@@ -507,12 +525,17 @@ def _check_size(data: str | None, plan: Plan) -> None:
         raise Bad(f"data: larger than {plan.max_bytes} bytes")
 
 
+_NOTHING_ELSE = (None,) * 8  # of the options
+
+
 def _options(given: dict[str, Any], plan: Plan) -> tuple[Any, ...]:
     """What the columns say about a job, in the order of COLUMNS, without its data."""
     get = given.get
     key = _key(get("key"), "key")
     if plan.needs_key and not key:
         raise Bad("key: empty")
+    if given.keys() <= {"key"}:
+        return None, key, *_NOTHING_ELSE
     delay, moment = _delay(get("delay")), _moment(get("start_after"))
     if delay is not None and moment is not None:
         raise Bad("delay: cannot be given together with start_after")

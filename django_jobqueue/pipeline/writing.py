@@ -8,10 +8,10 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ..encoding import check_text
 from ..engine.databases import database
-from ..engine.queues import check_exists
 from ..exceptions import InvalidOption, KeyRequired
+from ..services.queues import find_queue
+from ..text import check_text
 from .datasource import WRITTEN
 from .reading import bound
 from .session import activate
@@ -46,7 +46,7 @@ def write_jobs(
     ``QueueNotFound``, ``KeyRequired``, ``InvalidOption``, and what Spark raises; then nothing was sent.
     """
     using = database(using)
-    target = check_exists(queue, using)
+    target = find_queue(queue, using)
     if target.is_ordered and key is None:
         raise KeyRequired(queue)
     named = {"id": id, "singleton_key": key, "group_key": group_key, "priority": priority, "tags": tags,

@@ -18,7 +18,8 @@ from .finish import (
     stop,
 )
 from .finish_many import Finished, finish_many
-from .inspect import Minute, Stats, activity, aget_job, blocked_keys, get_job, list_jobs, stats, why
+from .inspect.jobs import Minute, Stats, activity, aget_job, blocked_keys, get_job, list_jobs, stats
+from .inspect.why import why
 from .maintain import (
     check_lanes,
     cleanup,

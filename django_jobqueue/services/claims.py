@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
-from uuid import UUID
 
 from ..engine.claims import Target, check_claim, check_job, claim_of_job, database_of, id_of
 from ..engine.lanes import PAUSES
-from ..engine.retry_decision import returning
-from ..engine.transitions import Decision, move_each
+from ..engine.retry_decision import ReturnToQueue
+from ..engine.transitions import Answers, move
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..models import Job
@@ -29,30 +29,35 @@ def set_visibility(
     lease = check_seconds(seconds, option="seconds", minimum=0, maximum=YEAR)
     using = database_of(job, using)
     place = job.queue_id if isinstance(job, Job) else queue
-    id = id_of(job)
-
-    def decide(found: list[Job]) -> Decision:
-        _check_holder(job, id, found)
-        if not lease:
-            return returning(using, "made visible again", None, found)
-        Job.objects.using(using).filter(pk=id, queue=found[0].queue_id).update(
-            lease_until=StatementTimestamp() + timedelta(seconds=lease)
-        )
-        return lambda _: None
-
-    move_each(using, [id], decide, queue=place, pauses=PAUSES)
+    move(using, [id_of(job)], Lease(job, lease), queue=place, pauses=PAUSES)
 
 
-def _check_holder(job: Target, id: UUID, found: list[Job]) -> None:
-    if not found:
-        raise JobNotFound(id)
-    one = found[0]
-    fenced = check_claim(job, one)
-    if fenced and one.state in ELIGIBLE:
-        raise ClaimLost(job_id=id, attempt=one.attempt, now=one.attempt)
-    if one.state != JobState.ACTIVE:
-        raise InvalidTransition(job_id=id, state=one.state, wanted="leased", allowed=[JobState.ACTIVE])
-    if one.policy == ORDERED and not fenced:
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease of so many seconds for the job that is meant; with none it goes back to its queue."""
+
+    job: Target
+    seconds: float
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        _check_holder(self.job, jobs)
+        if not self.seconds:
+            return ReturnToQueue("made visible again").answers(using, jobs)
+        leased = Job.objects.using(using).filter(pk=jobs[0].pk, queue=jobs[0].queue_id)
+        leased.update(lease_until=StatementTimestamp() + timedelta(seconds=self.seconds))
+        return {}
+
+
+def _check_holder(job: Target, locked: list[Job]) -> None:
+    if not locked:
+        raise JobNotFound(id_of(job))
+    (row,) = locked
+    fenced = check_claim(job, row)
+    if fenced and row.state in ELIGIBLE:
+        raise ClaimLost(job_id=row.pk, attempt=row.attempt, now=row.attempt)
+    if row.state != JobState.ACTIVE:
+        raise InvalidTransition(job_id=row.pk, state=row.state, wanted="leased", allowed=[JobState.ACTIVE])
+    if row.policy == ORDERED and not fenced:
         raise InvalidOption(
             "job",
             "on an ordered queue only its holder may do this",

@@ -6,46 +6,40 @@ import random
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import ProgrammingError, connections, transaction
-from django.db.models import Exists, Q
+from django.db import ProgrammingError, connections
+from django.db.models import Q, Value
+from django.db.models.functions import Concat
 from psycopg import errors
-from psycopg.sql import Literal
 
 from ..claims import draw_number
-from ..encoding import check_tags, check_text
 from ..engine import sql
 from ..engine.claims import Bookmark, Claimer, Place
-from ..engine.databases import database
+from ..engine.databases import database, rows
 from ..engine.grouped_reads import check_policy, fetch_grouped
 from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
 from ..engine.notifications import fetch_waiting
-from ..engine.queues import named, no_queue
+from ..engine.prepared_statements import Statement, text_array
+from ..engine.queues import KnownQueue, QueueChanged, known_queues, named, no_queue
 from ..engine.recovery import end_leases
 from ..engine.refused_keys import refusals_of
-from ..engine.transactions import (
-    READ_COMMITTED,
-    Statement,
-    at_once,
-    in_transaction,
-    joins,
-    make_durable,
-    rows,
-    text_array,
-)
+from ..engine.transactions import READ_COMMITTED, at_once, in_transaction, joins, make_durable
 from ..exceptions import UnsafeIsolation
 from ..expressions import Tid
 from ..grouping import Grouping
 from ..identifiers import as_uuid
-from ..models import Job, Queue
+from ..models import Job
 from ..options import YEAR, check_grouping, check_int, check_seconds
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
+from ..querysets import JobQuerySet
 from ..states import JobState
+from ..text import check_tags, check_text
 
 MOST_JOBS = 10_000
 RELEASED_AT_ONCE = 1_000
@@ -109,9 +103,9 @@ def fetch(
 
 
 def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[Job]:
-    known = _known.get((claimer.using, claimer.queue))
+    known = known_queues.get(claimer.using, claimer.queue)
     if known is not None and not claimer.tags and grouping is None and not joins(connections[claimer.using]):
-        with suppress(_KnownNoMore):
+        with suppress(QueueChanged):
             return _fetch_free(claimer._replace(policy=known.policy, leaf=known.leaf), known, limit)
     found = _look_at_queue(claimer)
     if found is None:
@@ -125,43 +119,28 @@ def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[
         return _fetch_lanes(claimer, limit)
     if claimer.tags:
         return in_transaction(claimer.using, partial(_fetch_tagged, claimer, limit))
-    _known[claimer.using, claimer.queue] = found
-    with suppress(_KnownNoMore):  # deleted since that look: the next fetch says so
+    known_queues.remember(claimer.using, claimer.queue, found)
+    with suppress(QueueChanged):  # deleted since that look: the next fetch says so
         return _fetch_free(claimer, found, limit)
     return []
 
 
-class _Known(NamedTuple):
-    """What cannot change as long as a queue lives: so it need not be asked for before each fetch, but beside it."""
-
-    policy: str
-    partition: bool
-    leaf: str
-
-
-class _KnownNoMore(Exception):
-    """The queue is gone, or another one has its name."""
-
-
-_known: dict[tuple[str, str], _Known] = {}
-
-
-def _look_at_queue(claimer: Claimer) -> _Known | None:
+def _look_at_queue(claimer: Claimer) -> KnownQueue | None:
     """What kind of queue it is; ``None`` while it is paused."""
-    found = rows(claimer.using, sql.fetch.LOOK_AT_QUEUE, [claimer.queue])
+    found = rows(claimer.using, sql.fetch.LOOK_AT_QUEUE, {"queue": claimer.queue})
     if not found:
         raise no_queue(claimer.queue, claimer.using)
     policy, partition, paused, isolation = found[0]
     if joins(connections[claimer.using]) and isolation != READ_COMMITTED:
         raise UnsafeIsolation(isolation)
-    return None if paused else _Known(policy, partition, leaf_of(claimer.queue, partition))
+    return None if paused else KnownQueue(policy, partition, leaf_of(claimer.queue, partition))
 
 
 def _release_due(claimer: Claimer) -> None:
     """Lift the holds of jobs whose time has come, and give back jobs whose lease ran out."""
-    due, leases = claimer.rows(sql.fetch.LOOK_AT_TIMES, [claimer.queue, claimer.queue], by_name=True)[0]
+    due, leases = claimer.rows(sql.fetch.LOOK_AT_TIMES, {"queue": claimer.queue}, by_name=True)[0]
     if due:
-        claimer.execute(sql.fetch.RELEASE_DUE, [claimer.queue, RELEASED_AT_ONCE])
+        claimer.execute(sql.fetch.RELEASE_DUE, {"queue": claimer.queue, "most": RELEASED_AT_ONCE})
     if leases:
         end_leases(claimer.using, claimer.queue)
 
@@ -169,7 +148,7 @@ def _release_due(claimer: Claimer) -> None:
 # ----------------------------------------------------------------------------------- jobs that wait for nobody
 
 
-def _fetch_free(claimer: Claimer, known: _Known, limit: int) -> list[Job]:
+def _fetch_free(claimer: Claimer, known: KnownQueue, limit: int) -> list[Job]:
     """By one round trip: look at the queue, lift the holds of what is due, pick and claim."""
     claimed: list[Job] = []
     mark = claimer.bookmark
@@ -182,25 +161,28 @@ def _fetch_free(claimer: Claimer, known: _Known, limit: int) -> list[Job]:
     return claimed
 
 
-def _claim_free(claimer: Claimer, known: _Known, limit: int, beyond: Place | None = None) -> list[Job]:
+def _claim_free(claimer: Claimer, known: KnownQueue, limit: int, beyond: Place | None = None) -> list[Job]:
     queue, leaf = claimer.queue, claimer.leaf
-    picked, params = _picking(claimer.using, queue, known, beyond is not None)
-    params = [_stands_for(param, beyond, limit) for param in params]
-    claim = sql.parts.at(leaf, sql.fetch.PICK_AND_CLAIM, claimer.columns).format(candidates=picked)
-    given: list[Statement] = [(sql.parts.at(leaf, sql.fetch.LOOK_BESIDE), [queue])]
+    params = {"queue": queue, "policy": known.policy, "partition": known.partition, "limit": limit}
+    statements: list[Statement] = [(sql.parts.at(leaf, sql.fetch.LOOK_BESIDE), params)]
     if beyond is None:
-        given.append((sql.parts.at(leaf, sql.fetch.RELEASE_DUE), [queue, RELEASED_AT_ONCE]))
-    given.append((claim, [*params, *claimer.assignment]))
+        due = {"queue": queue, "most": RELEASED_AT_ONCE}
+        statements.append((sql.parts.at(leaf, sql.fetch.RELEASE_DUE), due))
+        claim = sql.fetch.CLAIM_FRONT
+    else:
+        params["priority"], params["position"] = beyond
+        claim = sql.fetch.CLAIM_BEYOND
+    statements.append((sql.parts.at(leaf, claim, claimer.columns), params | claimer.assignment))
     try:
-        look, *_, claimed = at_once(claimer.using, given)
+        look, *_, claimed = at_once(claimer.using, statements)
     except ProgrammingError as error:
         if isinstance(error.__cause__, errors.UndefinedTable) and not joins(connections[claimer.using]):
             look = []  # its own part of the table is gone
         else:
             raise
     if not look or look[0][:2] != (known.policy, known.partition):
-        _known.pop((claimer.using, queue), None)
-        raise _KnownNoMore
+        known_queues.drop(claimer.using, queue)
+        raise QueueChanged
     jobs = _in_order(claimer, claimed)
     _, _, paused, leases = look[0]
     if leases and not paused:
@@ -210,63 +192,10 @@ def _claim_free(claimer: Claimer, known: _Known, limit: int, beyond: Place | Non
     return jobs
 
 
-_ANY_PRIORITY, _ANY_POSITION, _ANY_LIMIT = (
-    2**31 - 9,
-    2**63 - 9,
-    2**31 - 8,
-)  # stand for values in a statement that is kept
-_ANY_KEYS = "any keys"  # the same for a list of keys
-
-
-def _stands_for(param: Any, place: Place | None, limit: int, keys: Collection[str] = ()) -> Any:
-    if param == _ANY_LIMIT:
-        return limit
-    if param == _ANY_KEYS:
-        return text_array(keys)
-    if place is None:
-        return param
-    if param == _ANY_PRIORITY:
-        return place[0]
-    return place[1] if param == _ANY_POSITION else param
-
-
-@lru_cache(maxsize=512)
-def _picking(using: str, queue: str, known: _Known, is_beyond: bool) -> tuple[str, Sequence[Any]]:
-    """The ORM's statement that picks and locks candidates; cached, because to compose it costs as much as to run it."""
-    kind = Queue.objects.using(using).filter(name=queue, policy=known.policy, partition=known.partition, paused_at=None)
-
-    def pick(look: Look, most: str = "%s") -> tuple[str, tuple[Any, ...]]:
-        return _kept(using, known.leaf, _picked(using, queue, look).filter(Exists(kind)).values_list("tid"), most)
-
-    if not is_beyond:
-        statement, params = pick(Look())
-        return f"picked(tid) AS MATERIALIZED ({statement})", params
-    above, params = pick(Look(above=_ANY_PRIORITY))
-    within, more = pick(Look(within=_ANY_PRIORITY, after=_ANY_POSITION), "(%s - (SELECT count(*) FROM above))")
-    return (
-        f"above(tid) AS MATERIALIZED ({above}), within(tid) AS MATERIALIZED ({within}), "
-        "picked AS MATERIALIZED (TABLE above UNION ALL TABLE within)",
-        params + more,
-    )
-
-
-def _kept(using: str, leaf: str, picked: Any, most: str = "%s") -> tuple[str, tuple[Any, ...]]:
-    """A statement for any limit, and for any place in the order."""
-    statement, params = _spelled(*_statement(using, leaf, picked[:_ANY_LIMIT]))
-    return statement.replace(f"LIMIT {_ANY_LIMIT} ", f"LIMIT {most} "), (*params, _ANY_LIMIT)
-
-
-def _spelled(statement: str, params: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """The same with its constants spelled out: planned for any states, it could not use an index of some states."""
-    stand_ins = (_ANY_PRIORITY, _ANY_POSITION, _ANY_KEYS)
-    places = ["%s" if param in stand_ins else Literal(param).as_string().replace("%", "%%") for param in params]
-    return statement % tuple(places), tuple(param for param in params if param in stand_ins)
-
-
 def _fetch_tagged(claimer: Claimer, limit: int) -> list[Job]:
     claimed: list[Job] = []
-    for look in _looks(claimer):
-        tids = [candidate.tid for candidate in _candidates(claimer, look, limit - len(claimed))]
+    for stretch in _stretches(claimer):
+        tids = [candidate.tid for candidate in _candidates(claimer, stretch, limit - len(claimed))]
         claimed += _claim(claimer, tids)
         if len(claimed) == limit:
             break
@@ -276,104 +205,73 @@ def _fetch_tagged(claimer: Claimer, limit: int) -> list[Job]:
 # ------------------------------------------------------------------------------------------------- candidates
 
 
-class Look(NamedTuple):
-    """A part of the order to look along: above a priority, or within one after a position, or all of it."""
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the order to look along: above a priority, within one after a position, beyond both, or all of it."""
 
     above: int | None = None
     within: int | None = None
-    after: int | None = None
     below: int | None = None
+    after: int = 0
 
-    @property
-    def place(self) -> Place | None:
-        priority = next((bound for bound in (self.above, self.within, self.below) if bound is not None), None)
-        return None if priority is None else (priority, self.after or 0)
-
-    def anywhere(self) -> Look:
-        """The same part with values that stand for any."""
-        priorities = (None if bound is None else _ANY_PRIORITY for bound in (self.above, self.within, self.below))
-        above, within, below = priorities
-        return Look(above, within, None if self.after is None else _ANY_POSITION, below)
+    def bounds(self) -> Q:
+        if self.above is not None:
+            return Q(priority__gt=self.above)
+        if self.within is not None:
+            return Q(priority=self.within, position__gt=self.after)
+        if self.below is not None:
+            return Q(priority__lt=self.below) | Q(priority=self.below, position__gt=self.after)
+        return Q()
 
 
-def _looks(claimer: Claimer) -> Iterable[Look]:
+def _stretches(claimer: Claimer) -> Iterable[Stretch]:
     mark = claimer.bookmark
     if mark is not None and mark.is_fresh() and mark.priority is not None:
-        yield Look(above=mark.priority)
-        yield Look(within=mark.priority, after=mark.position)
+        yield Stretch(above=mark.priority)
+        yield Stretch(within=mark.priority, after=mark.position)
     if mark is not None:
         mark.looked()
     _release_due(claimer)
-    yield Look()
+    yield Stretch()
 
 
-def _along(look: Look) -> Q:
-    where = Q()
-    if look.above is not None:
-        where &= Q(priority__gt=look.above)
-    if look.within is not None:
-        where &= Q(priority=look.within, position__gt=look.after)
-    if look.below is not None:
-        where &= Q(priority__lt=look.below) | Q(priority=look.below, position__gt=look.after)
-    return where
+def _candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str] = ()) -> list[Candidate]:
+    """Fetchable jobs in order, locked, without these keys; rows locked by another transaction are skipped."""
+    bounds = stretch.bounds()
+    jobs = Job.objects.using(claimer.using).in_queue(claimer.queue).in_part(claimer.leaf)
+    waiting = jobs.filter(bounds).fetchable().in_order()
+    if without:
+        waiting = waiting.exclude(singleton_key__in=sorted(without))
+    if not claimer.tags:
+        return _locked(waiting, limit)
+    # First a bounded look along the order, then by the index of tags: each alone would be slow where the other is quick
+    # (many jobs with other tags in front; many jobs with these tags in all).
+    tagged = waiting.tagged(claimer.tags)
+    candidates = []
+    if stretch == Stretch():
+        candidates = _locked(tagged.located_by(waiting[: max(limit, 100)]), limit)
+    if len(candidates) < limit:
+        rest = tagged.exclude(pk__in=[candidate.id for candidate in candidates])
+        # Not by the column itself: the planner would read along the queue again.
+        queue = Concat("queue_id", Value(""))
+        by_tags = Job.objects.in_part(claimer.leaf).alias(place=queue).filter(place=claimer.queue)
+        by_tags = by_tags.fetchable().tagged(claimer.tags).order_by()
+        candidates += _locked(rest.located_by(by_tags), limit - len(candidates))
+    return candidates
 
 
-def _picked(using: str, queue: str, look: Look) -> Any:  # the stubs do not know annotations
-    waiting = Job.objects.using(using).in_queue(queue).filter(_along(look)).fetchable().in_order()
-    return waiting.select_for_update(skip_locked=True).annotate(tid=Tid())
+_CANDIDATE = ("id", "singleton_key", "state", "seq", "priority", "position")
 
 
-def _statement(using: str, leaf: str, picked: Any) -> tuple[str, tuple[Any, ...]]:
-    """The same for the queue's own part of the table, which halves the time the planner takes."""
-    with transaction.atomic(using=using, savepoint=False):  # which Django asks for; nothing is sent
-        statement, params = picked.query.get_compiler(using).as_sql()
-    whole = f'FROM "{Job._meta.db_table}"'
-    return statement.replace(whole, f'FROM {leaf} "{Job._meta.db_table}"'), tuple(params)
-
-
-def _candidates(claimer: Claimer, look: Look, limit: int, without: Collection[str] = ()) -> list[Candidate]:
-    """Fetchable jobs in order, locked, without these keys; whatever somebody else has locked is passed over."""
-    if claimer.tags:
-        return _tagged_candidates(claimer, look, limit, without)
-    statement, stand_ins = _looking(claimer.using, claimer.queue, claimer.leaf, look.anywhere(), bool(without))
-    params = [_stands_for(param, look.place, limit, without) for param in stand_ins]
-    return [Candidate(*row) for row in claimer.rows(statement, params, by_name=True)]
-
-
-@lru_cache(maxsize=512)
-def _looking(using: str, queue: str, leaf: str, look: Look, is_without: bool) -> tuple[str, Sequence[Any]]:
-    """The ORM's statement that looks for candidates along a part of the order; cached for the same reason."""
-    picked = _picked(using, queue, look)
-    if is_without:
-        picked = picked.exclude(singleton_key__in=[_ANY_KEYS])
-    statement, stand_ins = _kept(using, leaf, picked.values_list(*_CANDIDATE))
-    return statement.replace("IN (%s)", "= ANY(%s)"), stand_ins
-
-
-_CANDIDATE = ("tid", "id", "singleton_key", "state", "seq", "priority", "position")
-
-
-def _tagged_candidates(claimer: Claimer, look: Look, limit: int, without: Collection[str] = ()) -> list[Candidate]:
-    queue, tags, keys = claimer.queue, claimer.tags, list(without)
-    found: list[tuple[Any, ...]] = []
-    if look == Look():
-        found = claimer.rows(sql.fetch.TAGGED_IN_FRONT, [queue, max(limit, 100), tags, keys, limit])
-    if len(found) < limit:
-        seen = [row[1] for row in found]
-        params = [tags, queue, seen, keys, *_beyond(look), limit - len(found)]
-        found += claimer.rows(sql.fetch.TAGGED, params)
-    return [Candidate(*row) for row in found]
-
-
-def _beyond(look: Look) -> tuple[int, int]:
-    """Where to go on, as the greatest (priority, -position) that is meant."""
-    return (2**31, 0) if look.below is None else (look.below, -(look.after or 0))
+def _locked(waiting: JobQuerySet, limit: int) -> list[Candidate]:
+    rows = waiting.select_for_update(skip_locked=True).values_list(Tid(), *_CANDIDATE)
+    return [Candidate(*row) for row in rows[:limit]]
 
 
 def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> list[Job]:
     if not tids:
         return []
-    params = [*claimer.assignment, xmin, text_array(tids)]
+    params = {**claimer.assignment, "xmin": xmin, "tids": text_array(tids)}
     return _in_order(claimer, claimer.rows(sql.fetch.CLAIM, params, by_name=True))
 
 
@@ -415,20 +313,20 @@ def _fetch_lanes(claimer: Claimer, limit: int) -> list[Job]:
 def _claim_heads(claimer: Claimer, limit: int, all_keys: bool) -> _Judge:
     """Look along the order, some candidates at a time, until enough heads are claimed."""
     judge = _Judge(claimer, all_keys)
-    for look in _looks(claimer):
+    for stretch in _stretches(claimer):
         rounds, spare = ROUNDS, 0.25  # most that can be fetched are heads; where not, many may lie in front of one
         while rounds:
             wanted, refused = limit - len(judge.claimed), len(judge.refused)
             most = min(int((1 + spare) * wanted) + 10, 1_000)
-            candidates = _candidates(claimer, look, most, judge.refused)
+            candidates = _candidates(claimer, stretch, most, judge.refused)
             judge.claim(candidates, wanted)
-            judge.saw_all = len(candidates) < most and not judge.is_tired()
-            if len(judge.claimed) >= limit or len(candidates) < most or judge.is_tired():
+            judge.saw_all = len(candidates) < most and not judge.is_full()
+            if len(judge.claimed) >= limit or len(candidates) < most or judge.is_full():
                 break
             spare = 2
             rounds -= len(judge.refused) == refused  # keys in somebody's hands must not keep others from being seen
-            look = Look(below=candidates[-1].priority, after=candidates[-1].position)
-        if len(judge.claimed) >= limit or judge.is_tired():
+            stretch = Stretch(below=candidates[-1].priority, after=candidates[-1].position)
+        if len(judge.claimed) >= limit or judge.is_full():
             break
     return judge
 
@@ -449,7 +347,7 @@ class _Judge:
         self.taken: set[str] = set()  # lanes in which this fetch has claimed a job
         self.xmin = 0
 
-    def is_tired(self) -> bool:
+    def is_full(self) -> bool:
         """Whether it may lock no more keys."""
         return len(self.ours) >= MOST_KEYS
 
@@ -523,6 +421,7 @@ class _Judge:
     def _hold(self, held: list[Candidate], blocked: Collection[str]) -> None:
         self.held += len(held)
         if held:
-            self.claimer.execute(sql.lanes.HOLD_CANDIDATES, [[candidate.tid for candidate in held]])
+            self.claimer.execute(sql.lanes.HOLD_CANDIDATES, {"tids": [candidate.tid for candidate in held]})
         if blocked:
-            self.claimer.execute(sql.lanes.HOLD_LANES, [self.claimer.queue, sorted(blocked), HELD_AT_ONCE])
+            params = {"queue": self.claimer.queue, "keys": sorted(blocked), "most": HELD_AT_ONCE}
+            self.claimer.execute(sql.lanes.HOLD_LANES, params)

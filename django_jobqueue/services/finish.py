@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from traceback import TracebackException
 from typing import Any
@@ -12,20 +13,22 @@ from django.db import connections
 
 from ..claims import Claim
 from ..conf import get_settings
-from ..encoding import clean_output, clean_text
 from ..engine import capacity, sql
 from ..engine.claims import Target, check_claim, claim_of, database_of, id_of, leaf_of_job
+from ..engine.databases import execute
 from ..engine.lanes import PAUSES, Lane, Locked
 from ..engine.notifications import wake
 from ..engine.queues import named
-from ..engine.retry_decision import Failing, Failure, failing_each, failures, returning
-from ..engine.transactions import execute, in_transaction, joins
-from ..engine.transitions import Change, Decide, Decision, Moved, move_each
+from ..engine.retry_decision import Fail, Failing, Failure, ReturnToQueue, failures
+from ..engine.transactions import in_transaction, joins
+from ..engine.transitions import Answers, Become, Change, Decision, Moved, move
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..models import Job
 from ..options import YEAR, check_reason, check_seconds
+from ..outputs import clean_output
 from ..policies import LANED
-from ..states import ELIGIBLE, FOLLOWS, STOPPABLE, FailureReason, JobState, leads_to
+from ..states import ELIGIBLE, STOPPABLE, FailureReason, JobState, leads_to
+from ..text import clean_text
 
 
 def complete(job: Target, output: Any = None, *, queue: str | None = None, using: str | None = None) -> None:
@@ -67,9 +70,8 @@ def fail(
         retry_after = check_seconds(retry_after, option="retry_after", minimum=0, maximum=100 * YEAR)
     dies_as = JobState.EXPIRED if reason == FailureReason.EXPIRED else JobState.FAILED
     failing = Failing(text, check_reason(reason), for_good=for_good, retry_after=retry_after, dies_as=dies_as)
-    using = database_of(job, using)
-    moved = _move_one(job, partial(_failing, using, {id_of(job): failing}), queue, using)
-    return failures(moved)[0]
+    decision = FinishOne(job, leads_to(JobState.FAILED), JobState.RETRY, Fail({id_of(job): failing}))
+    return failures(_move_one(decision, queue, using))[0]
 
 
 def told(error: object) -> str:
@@ -95,22 +97,8 @@ def stop(
 
     Raises ``ClaimLost``, ``JobNotFound`` and ``InvalidTransition``.
     """
-    allowed = {JobState.CANCELLING} if count_retry else STOPPABLE
-
-    def change(found: Job) -> Change:
-        # At the limit the count would exceed it; so the limit goes with it.
-        full = count_retry and found.retry_limit is not None and found.retry_count >= found.retry_limit
-        return Change(
-            JobState.STOPPED,
-            charge=int(count_retry),
-            more_retries=int(full),
-            error=message or None,
-            reason=FailureReason.CANCELLED,
-            outcome="stopped",
-            crashes=0,
-        )
-
-    _move_one(job, _allowing(allowed, JobState.STOPPED, change), queue, database_of(job, using))
+    allowed = frozenset({JobState.CANCELLING}) if count_retry else STOPPABLE
+    _move_one(FinishOne(job, allowed, JobState.STOPPED, Stop(message, count_retry)), queue, using)
 
 
 def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = None, using: str | None = None) -> None:
@@ -118,10 +106,9 @@ def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = 
 
     Raises ``JobNotFound`` and ``InvalidTransition``.
     """
-    allowed = leads_to(JobState.UNKNOWN_STOPPED)
-    change = Change(JobState.UNKNOWN_STOPPED, error=message or None, reason=FailureReason.CANCELLED, outcome="unknown")
-    decide = _allowing(allowed, JobState.UNKNOWN_STOPPED, lambda _: change)
-    _move_one(job, decide, queue, database_of(job, using))
+    state = JobState.UNKNOWN_STOPPED
+    change = Change(state, error=message or None, reason=FailureReason.CANCELLED, outcome="unknown")
+    _move_one(FinishOne(job, leads_to(state), state, Become(change)), queue, using)
 
 
 def acknowledge_cancellation(
@@ -133,8 +120,7 @@ def acknowledge_cancellation(
     """
     state = JobState.STOPPED if was_executing else JobState.UNKNOWN_STOPPED
     change = Change(state, reason=FailureReason.CANCELLED, outcome="cancelled", crashes=0)
-    decide = _allowing({JobState.CANCELLING}, state, lambda _: change)
-    _move_one(job, decide, queue, database_of(job, using))
+    _move_one(FinishOne(job, frozenset({JobState.CANCELLING}), state, Become(change)), queue, using)
 
 
 def give_back(
@@ -151,13 +137,8 @@ def give_back(
     """
     if delay is not None:
         delay = check_seconds(delay, option="delay", minimum=0, maximum=100 * YEAR)
-    using = database_of(job, using)
-    _move_one(
-        job,
-        _allowing({JobState.ACTIVE}, JobState.RETRY, None, partial(returning, using, message, delay)),
-        queue,
-        using,
-    )
+    returned = ReturnToQueue(message, delay or 0)
+    _move_one(FinishOne(job, frozenset({JobState.ACTIVE}), JobState.RETRY, returned), queue, using)
 
 
 # --------------------------------------------------------------------------------------------------- one at a time
@@ -171,7 +152,8 @@ def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) 
     locked = Locked(using, lane, pauses=PAUSES)
     statement = sql.parts.at(leaf_of_job(job, using), sql.finish.COMPLETE_ONE)
     meant = claim or Claim(job.pk, job.attempt, job.claim_number)
-    if not execute(using, statement, [output, job.pk, meant.attempt, meant.number, meant.number]):
+    params = {"output": output, "id": job.pk, "attempt": meant.attempt, "number": meant.number}
+    if not execute(using, statement, params):
         raise _refusal(job, claim, JobState.COMPLETED, leads_to(JobState.COMPLETED), using)
     locked.release(lane)
     capacity.ended(using, [job.pk])
@@ -202,46 +184,57 @@ def _find(id: UUID, queue: str | None, using: str) -> Job:
     return one
 
 
-def _move_one(job: Target, decide: Decide, queue: str | None, using: str) -> Moved:
-    """Move the one job a worker speaks of; a fetched one only if its claim still stands."""
-    id = id_of(job)
+@dataclass(frozen=True, slots=True)
+class FinishOne:
+    """The end of the attempt that a worker speaks of: from these states, and by a claim only while that stands."""
 
-    def fenced(jobs: list[Job]) -> Decision:
+    job: Target
+    allowed: frozenset[JobState]
+    wanted: JobState
+    decision: Decision
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
         if not jobs:
-            raise JobNotFound(id)
-        if not check_claim(job, jobs[0]):
-            return decide(jobs)
-        return partial(_still_held, decide(jobs))
+            raise JobNotFound(id_of(self.job))
+        (row,) = jobs
+        is_fenced = check_claim(self.job, row)
+        if row.state in self.allowed:
+            return self.decision.answers(using, jobs)
+        if is_fenced and row.state in ELIGIBLE:  # the attempt has ended, whatever ended it
+            raise ClaimLost(job_id=row.pk, attempt=row.attempt, now=row.attempt)
+        raise InvalidTransition(job_id=row.pk, state=row.state, wanted=self.wanted.value, allowed=self.allowed)
 
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The end of jobs without success; at the limit of retries the limit is raised with the count."""
+
+    message: str
+    count_retry: bool
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        return {job.pk: self._change(job) for job in jobs}
+
+    def _change(self, job: Job) -> Change:
+        is_full = self.count_retry and job.retry_limit is not None and job.retry_count >= job.retry_limit
+        return Change(
+            JobState.STOPPED,
+            charge=int(self.count_retry),
+            more_retries=int(is_full),
+            error=self.message or None,
+            reason=FailureReason.CANCELLED,
+            outcome="stopped",
+            crashes=0,
+        )
+
+
+def _move_one(decision: FinishOne, queue: str | None, using: str | None) -> Moved:
+    job = decision.job
     place = job.queue_id if isinstance(job, Job) else queue
-    return move_each(using, [id], fenced, queue=place, pauses=PAUSES)
+    return move(database_of(job, using), [id_of(job)], decision, queue=place, pauses=PAUSES)
 
 
-def _still_held(decision: Decision, job: Job) -> Change | None:
-    """A job that waits again is no longer held by the attempt that ended, whatever ended it."""
-    try:
-        return decision(job)
-    except InvalidTransition:
-        if job.state in ELIGIBLE:
-            raise ClaimLost(job_id=job.pk, attempt=job.attempt, now=job.attempt) from None
-        raise
-
-
-def _allowing(allowed: Collection[JobState], wanted: JobState, change: Any, decide: Decide | None = None) -> Decide:
-    def looked(jobs: list[Job]) -> Decision:
-        judged: Decision = change if decide is None else decide(jobs)
-
-        def decision(job: Job) -> Change | None:
-            if job.state not in allowed:
-                raise InvalidTransition(job_id=job.pk, state=job.state, wanted=wanted.value, allowed=allowed)
-            return judged(job)
-
-        return decision
-
-    return looked
-
-
-def completion_of(some: Sequence[tuple[Job, str | None]], *, here: bool = False) -> list[Any]:
+def completion_of(some: Sequence[tuple[Job, str | None]], *, here: bool = False) -> dict[str, Any]:
     """Places, claims and outputs, as arrays: psycopg would take longer to write them than the server to read.
 
     For the statements that complete ``here``, where the claims put the rows, without attempts.
@@ -251,21 +244,13 @@ def completion_of(some: Sequence[tuple[Job, str | None]], *, here: bool = False)
     held = [job.held_number for job, _ in some]
     texts = {number: str(number or "NULL") for number in set(held)}  # most come from one fetch, and so have one number
     numbers = ",".join([texts[number] for number in held])
-    given = [output for _, output in some]
-    outputs = given if any(given) else []
-    if here:
-        return [f"{{{places}}}", f"{{{ids}}}", f"{{{numbers}}}", outputs]
-    attempts = ",".join([str(job.attempt) for job, _ in some])
-    return [f"{{{places}}}", f"{{{ids}}}", f"{{{attempts}}}", f"{{{numbers}}}", outputs]
-
-
-def _failing(using: str, failing: dict[UUID, Failing], jobs: list[Job]) -> Decision:
-    judged = failing_each(using, jobs, failing)
-
-    def decision(job: Job) -> Change | None:
-        if not FOLLOWS[JobState(job.state)] & {JobState.FAILED}:
-            allowed = leads_to(JobState.FAILED)
-            raise InvalidTransition(job_id=job.pk, state=job.state, wanted=JobState.RETRY.value, allowed=allowed)
-        return judged(job)
-
-    return decision
+    outputs = [output for _, output in some]
+    params: dict[str, Any] = {
+        "tids": f"{{{places}}}",
+        "ids": f"{{{ids}}}",
+        "numbers": f"{{{numbers}}}",
+        "outputs": outputs if any(outputs) else [],
+    }
+    if not here:
+        params["attempts"] = f"{{{','.join([str(job.attempt) for job, _ in some])}}}"
+    return params

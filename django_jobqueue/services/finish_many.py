@@ -14,32 +14,22 @@ from django.db import connections
 
 from ..claims import draw_number
 from ..conf import get_settings
-from ..encoding import check_tags, check_text, clean_output
 from ..engine import capacity, sql
 from ..engine.claims import as_jobs, claim_of_job, leaf_of_job
 from ..engine.databases import database
 from ..engine.lanes import MOST_KEYS, Lane, chunks, release, release_later
 from ..engine.notifications import wake
+from ..engine.prepared_statements import Rows, Statement, claimed_rows, text_array
 from ..engine.retry_decision import Failure
-from ..engine.transactions import (
-    Rows,
-    Statement,
-    at_once,
-    claimed_rows,
-    in_transaction,
-    is_strict,
-    joins,
-    make_durable,
-    none_if_locked,
-    text_array,
-    unless_locked,
-)
+from ..engine.transactions import at_once, in_transaction, is_strict, joins, make_durable, none_if_locked, unless_locked
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..identifiers import as_uuid
 from ..models import Job
 from ..options import check_seconds
+from ..outputs import clean_output
 from ..policies import LANED, ORDERED
 from ..states import BLOCKING, JobState, leads_to
+from ..text import check_tags, check_text
 from .finish import completion_of, fail, stop, told
 
 Pairs = list[tuple[Job, str | None]]  # jobs with their outputs as text
@@ -162,7 +152,7 @@ def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
     _sort_out(_account(some, answers, finished, using), finished, using)
 
 
-_WAIT_BRIEFLY: Statement = (sql.session.WAIT_BRIEFLY, ())
+_WAIT_BRIEFLY: Statement = (sql.session.WAIT_BRIEFLY, {})
 
 
 def _complete_lanes(
@@ -224,7 +214,11 @@ def _complete_laned(
             release(using, {Lane(queue, policy, key) for key in others}, leaves={queue: leaf})
         return answers, ours, claimed
 
-    params = [queue, *completion_of(some, here=here), text_array(job.singleton_key for job, _ in some)]
+    params = {
+        **completion_of(some, here=here),
+        "queue": queue,
+        "keys": text_array(job.singleton_key for job, _ in some),
+    }
     if here:
         first = [_WAIT_BRIEFLY, (sql.parts.at(leaf, sql.finish.COMPLETE_HERE_LANED), params)]
         done = none_if_locked(partial(in_transaction, using, work, first))
@@ -244,7 +238,7 @@ def _complete_laned(
 def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str, *, here: bool) -> Rows:
     """Claim the next job of each of these lanes, whose job before it was just ended, where that may be."""
     params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
-              "incarnation": claimer.incarnation, "number": claimer.number}  # fmt: skip
+              "incarnation": claimer.incarnation, "number": claimer.number, "lease": None}  # fmt: skip
     statement = sql.finish.HAND_OVER_HERE if here else sql.finish.HAND_OVER
     return claimed_rows(using, sql.parts.at(leaf, statement, claimer.columns), params, by_name=True)
 

@@ -11,33 +11,33 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Q
 
 from ..conf import get_settings
-from ..encoding import clean_text
-from ..engine import lanes, sql
-from ..engine.databases import database
+from ..engine import lanes, minutes, sql
+from ..engine.backlog import total_waiting
+from ..engine.databases import database, execute
 from ..engine.lanes import chunks, leaves_of, release_pending_of
 from ..engine.queues import check_exists, named
 from ..engine.recovery import (
     UNANSWERED,
-    expiring,
+    Expire,
+    Lose,
+    MissHeartbeat,
     find_stranded,
     grace_is_left,
     is_gone,
     jobs_of,
     live_workers,
-    losing,
-    silencing,
     sweep,
 )
-from ..engine.retention import DELETED_AT_ONCE, check_ttl, delete_ended, delete_older, delete_overdue, delete_waiting
+from ..engine.retention import DELETED_AT_ONCE, delete_ended, delete_older, delete_overdue, delete_waiting
 from ..engine.sweeps import bounds
-from ..engine.transactions import execute, in_transaction, logger
+from ..engine.transactions import in_transaction, logger
 from ..expressions import Seconds, StatementTimestamp
 from ..identifiers import as_uuid
 from ..models import JobWrite, Queue, StagedJob, Worker
-from ..options import check_moment
+from ..options import check_moment, check_ttl
 from ..signals import queue_backlog
 from ..states import JobState
-from .inspect import total_waiting
+from ..text import clean_text
 
 KEEP_STAGED = timedelta(days=1)
 KEEP_WRITES = timedelta(days=90)
@@ -56,9 +56,9 @@ def expire(*, using: str | None = None) -> dict[str, int]:
     patience = timedelta(seconds=get_settings().CANCEL_GRACE_SECONDS)
     alive = Exists(live_workers(using).filter(grace_is_left(OuterRef("expire_at")), pk=OuterRef("incarnation")))
     overdue = jobs_of(using).filter(~Q(alive), state=JobState.ACTIVE, expire_at__lte=now)
-    expired = sweep(using, overdue, partial(expiring, using))
+    expired = sweep(using, overdue, Expire())
     silent = jobs_of(using).filter(~Q(alive), state=JobState.CANCELLING, cancel_requested_at__lte=now - patience)
-    sweep(using, silent, lambda _: lambda _: UNANSWERED)
+    sweep(using, silent, UNANSWERED)
     return expired
 
 
@@ -75,7 +75,7 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
     now = StatementTimestamp()
     gone = Worker.objects.using(using).filter(is_gone(), pk=OuterRef("incarnation"))
     theirs = Q(incarnation__in=incarnations) | Q(Exists(gone))
-    lost = Counter(sweep(using, jobs_of(using).running().filter(theirs), partial(losing, using, how)))
+    lost = Counter(sweep(using, jobs_of(using).running().filter(theirs), Lose(how)))
     left = jobs_of(using).running().filter(assignee=OuterRef("name"), incarnation=OuterRef("pk"))
     silent_workers = Worker.objects.using(using).filter(is_gone() | Q(pk__in=incarnations), stopped_at=None)
     silent_workers = silent_workers.exclude(Exists(left))  # rows that are locked now: the next sweep sees them
@@ -89,7 +89,7 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
         heartbeat_seconds__isnull=False,
         heartbeat_at__lte=now - Seconds("heartbeat_seconds"),
     )
-    lost.update(sweep(using, silent, partial(silencing, using)))
+    lost.update(sweep(using, silent, MissHeartbeat()))
     return dict(lost)
 
 
@@ -183,3 +183,19 @@ def forget_staged(*, using: str | None = None) -> int:
     staged = StagedJob.objects.using(using).filter(staged_at__lte=StatementTimestamp() - KEEP_STAGED)
     writes = JobWrite.objects.using(using).filter(committed_at__lte=StatementTimestamp() - KEEP_WRITES)
     return forgotten + staged._raw_delete(using) + writes._raw_delete(using)
+
+
+# ------------------------------------------------------------------------------------------------------------ minutes
+
+
+def fill_minutes(*, using: str | None = None) -> int:
+    """Count every complete minute that is not counted yet, of the last hour at most; how many minutes that were.
+
+    Only one process counts at a time, and another that asks meanwhile is told 0.
+    """
+    return minutes.fill(database(using))
+
+
+def forget_old_minutes(*, limit: int = 10_000, using: str | None = None) -> int:
+    """Delete minutes older than ``STATISTICS_DAYS``, at most ``limit`` of them; how many that were."""
+    return minutes.forget(get_settings().STATISTICS_DAYS, limit, database(using))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,16 +17,27 @@ from django.db.models import QuerySet
 from psycopg.errors import UniqueViolation
 
 from ..conf import get_encoder, get_settings
-from ..encoding import check_tags, check_text, clean_text, encode
+from ..encoding import encode
 from ..engine import announcements, lanes, sql
 from ..engine.claims import Target, database_of, id_of
-from ..engine.databases import database
+from ..engine.databases import database, execute, rows
 from ..engine.lanes import chunks, lanes_of
 from ..engine.notifications import wake
 from ..engine.queues import check_exists, named, no_queue
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
-from ..engine.transactions import execute, in_transaction, joins, rows
-from ..engine.transitions import Change, Decide, Decision, Moved, delete_rows, lock, move_each, retrying_beside
+from ..engine.transactions import in_transaction, joins
+from ..engine.transitions import (
+    Answers,
+    Become,
+    Change,
+    Decision,
+    Moved,
+    Refusal,
+    delete_rows,
+    lock,
+    move,
+    retrying_beside,
+)
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
@@ -33,6 +45,7 @@ from ..models import Job, Operation, Queue
 from ..options import check_moment, check_state
 from ..policies import LANED, QueuePolicy
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState, leads_to
+from ..text import check_tags, check_text, clean_text
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()
@@ -87,19 +100,29 @@ def retry(
     if data is not KEEP:
         text = encode(data, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=get_encoder())
     using = database(using)
-    change = Change(JobState.RETRY, delay=0, more_retries=1, crashes=0, data=text)
-    edits: dict[str, Any] = {}
+    decision = Retry(text)
+    ids, alone = _ids(jobs)
+    allowing = IfAllowed(decision, RETRIABLE, JobState.RETRY, _seen("retry", snapshot, using), alone)
+    outcome = _operate(ids, allowing, queue, using)
+    if record:
+        _record_many("retry", note, queue, outcome, using, decision.edits)
+    return outcome
 
-    def decide(found: list[Job]) -> Decision:
-        taken = _slots_taken(using, found)
-        if text is not None:
-            edits.update(_edits(using, found, json.loads(text)))
-        return lambda job: _refuse(job, f"its place is taken by job {taken[job.pk]}") if job.pk in taken else change
 
-    return _operate(
-        "retry", jobs, RETRIABLE, JobState.RETRY, decide, note, queue, using,
-        record=record, edits=edits, snapshot=snapshot,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Another attempt for jobs that failed for good, with this data if any; refused where its place is taken."""
+
+    data: str | None
+    edits: dict[str, Any] = field(default_factory=dict)  # what the data was and became, noted under the locks
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        taken = _slots_taken(using, jobs)
+        if self.data is not None:
+            self.edits.update(_edits(using, jobs, json.loads(self.data)))
+        change = Change(JobState.RETRY, delay=0, more_retries=1, crashes=0, data=self.data)
+        refused = {id: Refusal(f"its place is taken by job {other}") for id, other in taken.items()}
+        return dict.fromkeys((job.pk for job in jobs), change) | refused
 
 
 def skip(
@@ -121,11 +144,14 @@ def skip(
     if not note.reason.strip():
         raise InvalidOption("reason", "expected a text that says why", hint="It is kept with the job.")
     text = f"{note.operator}: {note.reason}" if note.operator else note.reason
-    change = Change(JobState.STOPPED, reason=FailureReason.SKIPPED, note=text)
-    return _operate(
-        "skip", jobs, SKIPPABLE, JobState.STOPPED, lambda _: lambda _: change, note, queue,
-        database(using), record=record, snapshot=snapshot,
-    )  # fmt: skip
+    using = database(using)
+    decision = Become(Change(JobState.STOPPED, reason=FailureReason.SKIPPED, note=text))
+    ids, alone = _ids(jobs)
+    allowing = IfAllowed(decision, SKIPPABLE, JobState.STOPPED, _seen("skip", snapshot, using), alone)
+    outcome = _operate(ids, allowing, queue, using)
+    if record:
+        _record_many("skip", note, queue, outcome, using)
+    return outcome
 
 
 def cancel(
@@ -148,14 +174,10 @@ def cancel(
     using = database(using)
     note = _noted(operator)
     wanted, tagged = _selection("cancel", ids, tags)
-    seen = _seen("cancel", snapshot, using)
-
-    def decide(found: list[Job]) -> Decision:
-        later = seen.changed([job.pk for job in found], using)
-        return lambda job: None if job.pk in later else _cancelled(job, force)
+    decision = Cancel(force, _seen("cancel", snapshot, using))
 
     def work() -> Moved:
-        return move_each(using, _ids_of(wanted, tagged, queue, using), decide, queue=queue)
+        return move(using, _ids_of(wanted, tagged, queue, using), decision, queue=queue)
 
     moved = in_transaction(using, work)
     kept = {job.pk for job in moved.jobs if job.state == JobState.CANCELLING and job.pk not in moved.changes}
@@ -171,18 +193,30 @@ def cancel(
     return result
 
 
-def _cancelled(job: Job, force: bool) -> Change | None:
-    match JobState(job.state):
-        case JobState.CREATED:
-            return Change(JobState.CANCELLED, reason=FailureReason.CANCELLED)
-        case JobState.RETRY | JobState.UNKNOWN_RETRY:
-            return Change(JobState.STOPPED, reason=FailureReason.CANCELLED)
-        case JobState.ACTIVE | JobState.CANCELLING if force:
-            return Change(JobState.STOPPED, reason=FailureReason.CANCELLED, outcome="cancelled")
-        case JobState.ACTIVE:
-            return Change(JobState.CANCELLING, reason=FailureReason.CANCELLED)
-        case _:
-            return None
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The end of jobs that wait, and a request to the workers of those that run; with ``force`` their end too."""
+
+    force: bool
+    seen: Seen
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        later = self.seen.changed([job.pk for job in jobs], using)
+        changes = {job.pk: self._change(job) for job in jobs if job.pk not in later}
+        return {id: change for id, change in changes.items() if change is not None}
+
+    def _change(self, job: Job) -> Change | None:
+        match JobState(job.state):
+            case JobState.CREATED:
+                return Change(JobState.CANCELLED, reason=FailureReason.CANCELLED)
+            case JobState.RETRY | JobState.UNKNOWN_RETRY:
+                return Change(JobState.STOPPED, reason=FailureReason.CANCELLED)
+            case JobState.ACTIVE | JobState.CANCELLING if self.force:
+                return Change(JobState.STOPPED, reason=FailureReason.CANCELLED, outcome="cancelled")
+            case JobState.ACTIVE:
+                return Change(JobState.CANCELLING, reason=FailureReason.CANCELLED)
+            case _:
+                return None
 
 
 def delete(
@@ -305,89 +339,54 @@ def _seen(verb: str, snapshot: str | None, using: str) -> Seen:
     return Seen(verb, "" if snapshot is None else check_snapshot(snapshot, using))
 
 
-class _Refused(Exception):
-    pass
+@dataclass(frozen=True, slots=True)
+class IfAllowed:
+    """A decision on jobs in states that the verb takes and that have not changed since they were shown.
+
+    The others are refused; one job given by itself raises.
+    """
+
+    decision: Decision
+    allowed: frozenset[JobState]
+    wanted: JobState
+    seen: Seen
+    alone: bool
+
+    def answers(self, using: str, jobs: list[Job]) -> Answers:
+        later = self.seen.changed([job.pk for job in jobs], using)
+        answers: Answers = {}
+        fitting = []
+        for job in jobs:
+            if job.state in self.allowed and job.pk not in later:
+                fitting.append(job)
+            elif job.state in self.allowed:
+                answers[job.pk] = Refusal(CHANGED)
+            elif self.alone:
+                raise InvalidTransition(
+                    job_id=job.pk, state=job.state, wanted=self.wanted.value, allowed=self.allowed
+                )  # fmt: skip
+            else:
+                answers[job.pk] = Refusal(f"it is {job.state}")
+        return answers | self.decision.answers(using, fitting)
 
 
-def _refuse(job: Job, why: str) -> Change | None:
-    raise _Refused(why)
-
-
-def _operate(
-    verb: str,
-    jobs: Jobs,
-    allowed: frozenset[JobState],
-    wanted: JobState,
-    decide: Decide,
-    note: _Note,
-    queue: str | None,
-    using: str,
-    *,
-    record: bool = True,
-    edits: Mapping[str, Any] | None = None,
-    snapshot: str | None = None,
-) -> Outcome:
-    """Move many jobs, a bounded number at a time; one that cannot is refused and stops nobody else."""
-    ids, alone = _ids(jobs)
-    seen = _seen(verb, snapshot, using)
+def _operate(ids: list[UUID], decision: IfAllowed, queue: str | None, using: str) -> Outcome:
+    """Move many jobs, a bounded number at a time; one that cannot move is refused and stops no other."""
     outcome = Outcome()
     for some in chunks(ids, AT_ONCE):
-        part = _chunk(some, alone, allowed, wanted, decide, seen, queue, using)
-        outcome.moved += part.moved
-        outcome.refused |= part.refused
-    if record and (note.operator or note.reason):
-        moved = {id: edit for id, edit in (edits or {}).items() if UUID(id) in outcome.moved}
-        _record(verb, note, queue, outcome.moved, outcome.refused, using, details={"data": moved} if moved else {})
+        moved = _despite_collisions(partial(move, using, some, decision, queue=queue), using)
+        known = {job.pk for job in moved.jobs}
+        missing = [id for id in some if id not in known]
+        if missing and decision.alone:
+            raise JobNotFound(missing)
+        outcome.moved += moved.changes
+        outcome.refused |= moved.refused | dict.fromkeys(missing, "there is no such job")
     return outcome
 
 
-def _chunk(
-    ids: list[UUID],
-    alone: bool,
-    allowed: frozenset[JobState],
-    wanted: JobState,
-    decide: Decide,
-    seen: Seen,
-    queue: str | None,
-    using: str,
-) -> Outcome:
-    outcome = Outcome()
-
-    def judged(found: list[Job]) -> Decision:
-        later = seen.changed([job.pk for job in found], using)
-        decision = decide([job for job in found if job.pk not in later])
-
-        def judge(job: Job) -> Change | None:
-            if job.state not in allowed:
-                if alone:
-                    raise InvalidTransition(job_id=job.pk, state=job.state, wanted=wanted.value, allowed=allowed)
-                outcome.refused[job.pk] = f"it is {job.state}"
-                return None
-            if job.pk in later:
-                outcome.refused[job.pk] = CHANGED
-                return None
-            try:
-                return decision(job)
-            except _Refused as refused:
-                outcome.refused[job.pk] = str(refused)
-                return None
-
-        return judge
-
-    moved = _despite_collisions(lambda: move_each(using, ids, judged, queue=queue), outcome, using)
-    known = {job.pk for job in moved.jobs}
-    missing = [id for id in ids if id not in known]
-    if missing and alone:
-        raise JobNotFound(missing)
-    outcome.refused |= dict.fromkeys(missing, "there is no such job")
-    outcome.moved = list(moved.changes)
-    return outcome
-
-
-def _despite_collisions(work: Callable[[], Moved], outcome: Outcome, using: str) -> Moved:
+def _despite_collisions(work: Callable[[], Moved], using: str) -> Moved:
     """Try again when a job that was sent meanwhile has taken a slot: the second look sees it."""
     for tries_left in reversed(range(5)):
-        outcome.refused.clear()
         try:
             with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
                 return work()
@@ -458,6 +457,15 @@ def _ids_of(ids: list[UUID], tags: list[str], queue: str | None, using: str) -> 
     if queue is not None:
         tagged = tagged.in_queue(named(queue))
     return list(dict.fromkeys([*ids, *tagged.values_list("pk", flat=True)]))
+
+
+def _record_many(
+    verb: str, note: _Note, queue: str | None, outcome: Outcome, using: str, edits: Mapping[str, Any] | None = None
+) -> None:
+    if note.operator or note.reason:
+        moved = {id: edit for id, edit in (edits or {}).items() if UUID(id) in outcome.moved}
+        details = {"data": moved} if moved else {}
+        _record(verb, note, queue, outcome.moved, outcome.refused, using, details=details)
 
 
 def _record(

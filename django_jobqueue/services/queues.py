@@ -7,21 +7,23 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from django.db import OperationalError, connections, transaction
-from psycopg import errors, sql
+from django.db import OperationalError, ProgrammingError, connections, transaction
+from psycopg import errors
+from psycopg.sql import Literal
 
 from ..conf import get_settings, task_queues
-from ..encoding import check_queue_name
-from ..engine.databases import database
+from ..engine import sql
+from ..engine.databases import database, execute, explain_missing_tables, rows
 from ..engine.lanes import release_held
-from ..engine.queues import named, no_queue
-from ..engine.transactions import T, after_commit, execute, in_transaction, joins, rows
+from ..engine.queues import check_exists, named, no_queue
+from ..engine.transactions import T, after_commit, in_transaction, joins
 from ..exceptions import ImmutableOption, InvalidOption
 from ..expressions import StatementTimestamp
 from ..models import Queue
 from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..partitions import create_partition_sql, partition_name
 from ..policies import ORDERED, QueuePolicy
+from ..text import check_queue_name
 
 FIXED = ("policy", "partition")
 RETRY_OPTIONS = ("retry_limit", "retry_delay", "retry_backoff", "retry_delay_max")
@@ -98,8 +100,8 @@ def delete_queue(name: str, *, using: str | None = None) -> bool:
 
 def _drop(queue: Queue, using: str) -> None:
     table = partition_name(queue.name)
-    if rows(using, "SELECT to_regclass(%s)", [table])[0][0] is not None:
-        execute(using, f"DROP TABLE {table}")
+    if rows(using, sql.queues.TABLE_EXISTS, [table])[0][0] is not None:
+        execute(using, sql.queues.DROP_PARTITION.format(table=table))
     queue.delete(using=using)
 
 
@@ -110,6 +112,25 @@ def get_queue(name: str, *, using: str | None = None) -> Queue:
     if queue is None:
         raise no_queue(name, using)
     return queue
+
+
+def find_queue(queue: object, using: str) -> Queue:
+    """The queue that is meant, by its name or by itself, without counting its jobs; or ``QueueNotFound``."""
+    return check_exists(queue, using)
+
+
+def queue_name(queue: object) -> str:
+    """The name of the queue that is meant, which may not exist; ``InvalidOption`` for what cannot be one."""
+    return named(queue)
+
+
+def queue_names(*, using: str) -> set[str]:
+    """The names of all queues; ``ImproperlyConfigured`` if the tables are missing."""
+    try:
+        return set(Queue.objects.using(using).values_list("name", flat=True))
+    except ProgrammingError as error:
+        explain_missing_tables(error, using)
+        raise
 
 
 def sync_declared(*, using: str) -> None:
@@ -208,7 +229,7 @@ def _with_lock_timeout(using: str, work: Callable[[], T]) -> T:
     limit = get_settings().LOCK_TIMEOUT_MS
 
     def bounded() -> T:
-        execute(using, "SELECT set_config('lock_timeout', %s, true)", [f"{min(limit, 500)}ms"])
+        execute(using, sql.session.SET_LOCK_TIMEOUT, [f"{min(limit, 500)}ms"])
         return work()
 
     for tries_left in reversed(range(PARTITION_TRIES)):
@@ -224,6 +245,6 @@ def _with_lock_timeout(using: str, work: Callable[[], T]) -> T:
 def _create_partition(name: str, using: str) -> None:
     table = partition_name(name)
     with connections[using].cursor() as cursor:
-        literal = sql.Literal(name).as_string(cursor.connection)
+        literal = Literal(name).as_string(cursor.connection)
     # Rows that lie in the default part would make CREATE fail; there are none for a queue that did not exist.
     execute(using, create_partition_sql(literal, table).replace("%", "%%"))

@@ -7,22 +7,31 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import Q
 
+from ..catch_up import CatchUp
 from ..conf import get_settings
 from ..cron import first_slot, latest_slots
-from ..encoding import check_text
-from ..engine.databases import database
+from ..engine import sql
+from ..engine.databases import database, execute, rows
 from ..engine.queues import check_exists
-from ..engine.transactions import execute, in_transaction, rows, unless_locked
+from ..engine.transactions import in_transaction, unless_locked
 from ..exceptions import InvalidOption, JobQueueError, KeyRequired, ScheduleNotFound
 from ..expressions import StatementTimestamp
 from ..models import Job, Queue, Schedule, ScheduleRun
-from ..options import check_int
-from ..schedule_options import REQUIRED, CatchUp, check_schedule_name, clean_schedule_options
+from ..options import (
+    REQUIRED_OF_SCHEDULES,
+    check_int,
+    check_schedule_name,
+    clean_schedule_options,
+    schedule_defaults,
+)
+from ..process_memory import ProcessMemory
+from ..querysets import ScheduleQuerySet
+from ..text import check_text
 from .send import send
 
 MAX_CATCH_UP = 100
@@ -99,7 +108,7 @@ def send_due(*, limit: int = 100, using: str | None = None) -> int:
     """
     using = database(using)
     limit = check_int(limit, option="limit", minimum=1, maximum=10_000)
-    due = _without_troubled(Schedule.objects.using(using).due(), using).order_by("next_at")
+    due = troubled.left_out(Schedule.objects.using(using).due(), using).order_by("next_at")
     return sum(_handle(name, using) for name in due.values_list("pk", flat=True)[:limit])
 
 
@@ -107,19 +116,7 @@ def forget_old_runs(*, days: int = RUN_DAYS, limit: int = 10_000, using: str | N
     """Delete the records of slots that are older than that, at most ``limit`` of them; how many that were."""
     days = check_int(days, option="days", minimum=1, maximum=36_500)
     limit = check_int(limit, option="limit", minimum=1, maximum=1_000_000)
-    return execute(database(using), _FORGET, [days, limit, limit])
-
-
-# By the index of (schedule, slot), one schedule after the other: the ORM has no LATERAL, and would read all runs.
-_FORGET = """
-DELETE FROM jobqueue_schedulerun WHERE id IN (
-    SELECT old.id FROM jobqueue_schedule s CROSS JOIN LATERAL (
-        SELECT r.id FROM jobqueue_schedulerun r
-        WHERE r.schedule_id = s.name AND r.slot < statement_timestamp() - %s * interval '1 day'
-        ORDER BY r.slot LIMIT %s
-    ) old LIMIT %s
-)
-"""
+    return execute(database(using), sql.schedules.FORGET_RUNS, [days, limit, limit])
 
 
 def sync_declared_schedules(*, using: str) -> None:
@@ -140,7 +137,7 @@ def sync_declared_schedules(*, using: str) -> None:
 
 
 def _declare(name: str, options: Mapping[str, Any], is_ours: bool, using: str) -> None:
-    for option in REQUIRED:
+    for option in REQUIRED_OF_SCHEDULES:
         if option not in options:
             raise InvalidOption(option, f"JOBQUEUE['SCHEDULES'][{name!r}] does not give it")
     given = dict(options)
@@ -154,20 +151,11 @@ def _declare(name: str, options: Mapping[str, Any], is_ours: bool, using: str) -
 
 # ------------------------------------------------------------------------------------------------------ making them
 
-_DEFAULTS: dict[str, Any] = {
-    "timezone": "UTC",
-    "handler": "",
-    "data": None,
-    "priority": 0,
-    "singleton_key": "",
-    "group_key": "",
-    "tags": [],
-    "catch_up": CatchUp.LAST.value,
-}
-
 
 def _put(name: str, given: Mapping[str, Any], options: Mapping[str, Any], using: str) -> Schedule:
-    columns = _DEFAULTS | clean_schedule_options({**given, **options})
+    columns = schedule_defaults() | clean_schedule_options({**given, **options})
+    if "enabled" not in given:  # one that exists stays on or off
+        del columns["enabled"]
     _check_queue(columns, using)
     columns["queue_id"] = columns.pop("queue")
     with transaction.atomic(using=using):
@@ -206,11 +194,11 @@ def _handle(name: str, using: str) -> int:
     except (OperationalError, InterfaceError):  # it is the database that is in trouble
         raise
     except Exception as error:
-        _set_aside(name, using, LOOK_AGAIN_SECONDS)
+        troubled.set_aside(name, using, LOOK_AGAIN_SECONDS)
         _tell("a schedule cannot be handled", name, error)
         return 0
     if sent is None:  # somebody's open transaction has sent what this job would be refused for, or it may roll back
-        _set_aside(name, using, AFTER_LOCK_SECONDS)
+        troubled.set_aside(name, using, AFTER_LOCK_SECONDS)
         logger.info("a schedule waits for the transaction of another", extra={"schedule": name})
         return 0
     return sent
@@ -226,7 +214,7 @@ def _tick(name: str, using: str) -> int:
     try:
         following = first_slot(schedule.cron, schedule.timezone, now)
     except InvalidOption as error:
-        _set_aside(name, using, LOOK_AGAIN_SECONDS, schedule)
+        troubled.set_aside(name, using, LOOK_AGAIN_SECONDS, schedule)
         _tell("a schedule's cron line or time zone makes no sense", name, error)
         return 0
     slots = _slots_to_send(schedule, now)
@@ -291,7 +279,7 @@ def _send(schedule: Schedule, using: str) -> Job | None:
 
 def _record_by_hand(schedule: Schedule, job: Job | None, using: str) -> None:
     """A run by hand has the moment as its slot: a fraction of a second, which no slot of a cron line has."""
-    slot: datetime = rows(using, "SELECT statement_timestamp()")[0][0]
+    slot: datetime = rows(using, sql.session.MOMENT)[0][0]
     runs = ScheduleRun.objects.using(using)
     is_new = False
     while not is_new:
@@ -303,27 +291,45 @@ def _record_by_hand(schedule: Schedule, job: Job | None, using: str) -> None:
 
 # -------------------------------------------------------------------------------------------------- broken schedules
 
-# What this process cannot handle, until when: (database, name) → (cron, timezone, monotonic time). Their rows are left
-# alone, because another worker may know a zone that this one does not.
-_troubled: dict[tuple[str, str], tuple[str | None, str | None, float]] = {}
+
+class _Trouble(NamedTuple):
+    """Why a schedule is left out: the line and the zone that could not be read, or nothing, and until when."""
+
+    cron: str | None
+    timezone: str | None
+    until: float  # monotonic time
 
 
-def _set_aside(name: str, using: str, seconds: float, schedule: Schedule | None = None) -> None:
-    until = time.monotonic() + seconds
-    cron, timezone = (schedule.cron, schedule.timezone) if schedule else (None, None)
-    _troubled[using, name] = (cron, timezone, until)
+class TroubledSchedules(ProcessMemory):
+    """What this process cannot handle, for seconds or a minute.
+
+    Their rows are left alone, because another worker may know a zone that this one does not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._troubles: dict[tuple[str, str], _Trouble] = {}
+
+    def set_aside(self, name: str, using: str, seconds: float, schedule: Schedule | None = None) -> None:
+        cron, timezone = (schedule.cron, schedule.timezone) if schedule else (None, None)
+        self._troubles[using, name] = _Trouble(cron, timezone, time.monotonic() + seconds)
+
+    def left_out(self, schedules: ScheduleQuerySet, using: str) -> ScheduleQuerySet:
+        """These without what could not be handled; unless it could not be read, and was changed since."""
+        now = time.monotonic()
+        for (alias, name), (cron, timezone, until) in list(self._troubles.items()):
+            if until <= now:
+                self._troubles.pop((alias, name), None)
+            elif alias == using:
+                same = Q(pk=name) if cron is None else Q(pk=name, cron=cron, timezone=timezone)
+                schedules = schedules.exclude(same)
+        return schedules
+
+    def forget(self) -> None:
+        self._troubles.clear()
 
 
-def _without_troubled(schedules: Any, using: str) -> Any:
-    """Leave out for a while what could not be handled; unless it could not be read, and was changed since."""
-    now = time.monotonic()
-    for (alias, name), (cron, timezone, until) in list(_troubled.items()):
-        if until <= now:
-            _troubled.pop((alias, name), None)
-        elif alias == using:
-            same = Q(pk=name) if cron is None else Q(pk=name, cron=cron, timezone=timezone)
-            schedules = schedules.exclude(same)
-    return schedules
+troubled = TroubledSchedules()
 
 
 def _tell(message: str, schedule: str, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal
@@ -19,10 +19,11 @@ from ..engine.drafts import Checked, check_values
 from ..engine.notifications import wake
 from ..engine.queues import check_exists, named
 from ..engine.transactions import row_at_once
-from ..exceptions import DuplicateJob, InvalidOption, KeyRequired
+from ..exceptions import DuplicateJob, KeyRequired
 from ..models import Job, Queue
-from ..options import JOB_OPTIONS
+from ..options import JOB_OPTIONS, check_on_duplicate
 from ..policies import QueuePolicy
+from ..process_memory import ProcessMemory
 from ..states import OCCUPIED, JobState
 
 OnDuplicate = Literal["return", "ignore"] | None
@@ -114,9 +115,11 @@ def send(
     return in_the_way(policy, job, using) if on_duplicate == "return" else None
 
 
-def check_on_duplicate(value: object) -> None:
-    if value not in (None, "return", "ignore"):
-        raise InvalidOption("on_duplicate", f"expected 'return', 'ignore' or None, got {value!r:.40}")
+def check_options(given: Mapping[str, Any], *, singleton_key: Any = None, group_key: Any = None) -> None:
+    """Raise ``InvalidOption`` for options that :func:`send` would refuse, before there is anything to send."""
+    options = dict(given)
+    tags, throttle = options.pop("tags", ()), options.pop("throttle_seconds", None)
+    check_values(None, None, None, singleton_key, group_key, 0, None, None, tags, throttle, options)
 
 
 def check_target(queue: str, jobs: list[Checked], using: str) -> Queue:
@@ -130,34 +133,42 @@ def check_target(queue: str, jobs: list[Checked], using: str) -> Queue:
 
 # ---------------------------------------------------------------------------------------------------- one job
 
-_refusing: set[tuple[str, str]] = (
-    set()
-)  # queues whose policy may refuse a job; only a guess which statement to try first
+
+class RefusingQueues(ProcessMemory):
+    """Queues whose policy may refuse a job, by database and name: only a guess which statement to try first.
+
+    A queue stays in here until the process ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[tuple[str, str]] = set()
+
+    def forget(self) -> None:
+        self.names.clear()
+
+
+_refusing = RefusingQueues()
 
 
 def _store(queue: str, job: Checked, using: str) -> Job | None:
     """Insert the job: by the short statement where that is enough, else by the one that minds every constraint."""
     careful = job.given_id or job.throttle_seconds is not None
-    if not careful and (using, queue) not in _refusing:
+    if not careful and (using, queue) not in _refusing.names:
         stored = _insert_one(queue, job, using, careful=False)
         if stored is not None:
             return stored
     stored = _insert_one(queue, job, using, careful=True)
     if stored is not None and not careful:
-        _refusing.add((using, queue))
+        _refusing.names.add((using, queue))
     return stored
 
 
 def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job | None:
-    given, params = _given(job)
-    overridden = tuple(job.options)
-    params += job.options.values()
-    params.append(queue)
-    if careful:
-        params.append(bool(job.singleton_key))
-        if job.given_id:
-            params.append(job.id)
-    statement = _send_sql(given, overridden, bool(job.singleton_key), job.given_id, careful)
+    has_key = bool(job.singleton_key)
+    columns, params = _columns(job)
+    statement = _send_sql(columns, tuple(job.options), has_key, job.given_id, careful)
+    params |= {"queue": queue, "has_key": has_key, **job.options}
     try:
         if job.given_id:
             found = given_ids.row_of_insert(using, job.id, statement, params)
@@ -169,27 +180,27 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
     return _as_job(queue, job, found, using) if found else None
 
 
-def _given(job: Checked) -> tuple[tuple[str, ...], list[Any]]:
-    """The columns that are not left to their defaults, and what goes into their placeholders."""
-    given, params = ["id"], list[Any]([job.id])
+def _columns(job: Checked) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The columns that are not left to their defaults, and the parameters of their values."""
+    params: dict[str, Any] = {"id": job.id}
     for name in ("data", "name", "singleton_key", "group_key", "priority", "tags", "carried"):
         value = getattr(job, name)
         if value:
-            given.append(name)
-            params.append(value)
+            params[name] = value
+    columns = [*params]
     if job.delay or job.start_after:
-        given += ("start_after", "first_start_after", "hold")
-        params += [job.start_after, job.delay] * 3
+        columns += ("start_after", "first_start_after", "hold")
+        params |= {"start_after": job.start_after, "delay": job.delay}
     if job.throttle_seconds is not None:
-        given.append("throttle_slot")
-        params += [str(job.throttle_seconds), job.throttle_seconds]
-    return tuple(given), params
+        columns.append("throttle_slot")
+        params |= {"throttle_name": str(job.throttle_seconds), "throttle_seconds": job.throttle_seconds}
+    return tuple(columns), params
 
 
-_PLACEHOLDERS = {
-    "data": "%s::jsonb",
-    "tags": "%s::text[]",
-    "carried": "%s::jsonb",
+_VALUES = {
+    "data": "%(data)s::jsonb",
+    "tags": "%(tags)s::text[]",
+    "carried": "%(carried)s::jsonb",
     "start_after": sql.send.START_AFTER,
     "first_start_after": sql.send.START_AFTER,
     "hold": sql.send.HOLD_UNTIL,
@@ -198,18 +209,18 @@ _PLACEHOLDERS = {
 
 
 @lru_cache(maxsize=512)
-def _send_sql(given: tuple[str, ...], overridden: tuple[str, ...], keyed: bool, given_id: bool, careful: bool) -> str:
+def _send_sql(columns: tuple[str, ...], overridden: tuple[str, ...], keyed: bool, given_id: bool, careful: bool) -> str:
     inherited = [name for name in JOB_OPTIONS if name not in overridden]
-    values = [_PLACEHOLDERS.get(name, "%s") for name in given] + ["%s" for _ in overridden]
+    values = [_VALUES.get(name, f"%({name})s") for name in (*columns, *overridden)]
     conditions = [sql.send.NEVER_REFUSED_WITH_KEY if keyed else sql.send.NEVER_REFUSED]
     if careful:
         conditions = [sql.send.HAS_ITS_KEY] + [sql.send.UNLESS_ID_EXISTS] * given_id
     return sql.send.SEND.format(
-        columns=", ".join([*given, *overridden, *inherited]),
+        columns=", ".join([*columns, *overridden, *inherited]),
         values=", ".join([*values, *(f"q.{name}" for name in inherited)]),
         condition=" AND ".join(conditions),
         on_conflict="ON CONFLICT DO NOTHING" if careful else "",
-        returning=", ".join(_LEARNED_OF_LATER if "start_after" in given else _LEARNED),
+        returning=", ".join(_LEARNED_OF_LATER if "start_after" in columns else _LEARNED),
     )
 
 

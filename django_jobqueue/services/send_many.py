@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,18 +16,19 @@ from psycopg import errors
 
 from ..carriers import loading
 from ..engine import announcements, given_ids, sql
-from ..engine.databases import database
+from ..engine.databases import database, rows
 from ..engine.drafts import Checked, check_items
 from ..engine.lanes import chunks
 from ..engine.notifications import wake
+from ..engine.prepared_statements import Rows
 from ..engine.queues import named
-from ..engine.transactions import Rows, again_after_conflict, in_transaction, joins, rows
+from ..engine.transactions import again_after_conflict, in_transaction, joins
 from ..exceptions import DuplicateJob
 from ..models import Job, Queue
-from ..options import JOB_OPTIONS
+from ..options import JOB_OPTIONS, check_on_duplicate
 from ..policies import LANED, ORDERED, QueuePolicy
 from ..states import Hold
-from .send import OnDuplicate, check_on_duplicate, check_target, in_the_way
+from .send import OnDuplicate, check_target, in_the_way
 
 
 def send_many(
@@ -78,6 +80,11 @@ def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using
     wake(using, [queue])
     announcements.sent(using, queue, fresh)
     return found
+
+
+def staged_commit() -> dict[str, Any]:
+    """The statements by which rows that Spark's tasks have staged become jobs, for a process without Django."""
+    return asdict(sql.staging.COMMIT)
 
 
 _Found = tuple[list[UUID | None], list[UUID]]  # the answer for each item, and the ids that were stored
@@ -144,7 +151,7 @@ def _columns_and_rows(queue: Queue, jobs: list[Checked], using: str, *, births: 
     Times are counted from the database's clock, which is asked only if needed.
     """
     timed = any(job.delay or job.start_after or job.throttle_seconds for job in jobs)
-    now = rows(using, "SELECT clock_timestamp()")[0][0] if timed else None
+    now = rows(using, sql.session.CLOCK)[0][0] if timed else None
     columns, stored = _ALWAYS, _rows(queue, jobs)
     for name in _IF_GIVEN:
         values = [getattr(job, name) for job in jobs]

@@ -17,18 +17,45 @@ from typing import Any, Self
 from asgiref.sync import sync_to_async
 
 from ..conf import get_settings
-from ..encoding import check_tags, check_text
+from ..engine.assignments import Assigner, Terms
 from ..engine.databases import database
 from ..engine.queues import check_exists
 from ..exceptions import StreamClosed
 from ..models import Job
 from ..options import YEAR, check_int, check_seconds
-from .assigner import Assigner, Terms
+from ..text import check_tags, check_text
+from .fetch import fetch
 
 MOST_CAPACITY = 10_000
 EXIT_SECONDS = 5.0
 
-_open: weakref.WeakSet[Assigner] = weakref.WeakSet()
+
+class OpenStreams:
+    """The assigners of this process's streams, each for as long as it is used."""
+
+    def __init__(self) -> None:
+        self._assigners: weakref.WeakSet[Assigner] = weakref.WeakSet()
+
+    def add(self, assigner: Assigner) -> None:
+        self._assigners.add(assigner)
+
+    def end(self) -> list[Assigner]:
+        """Ask all to end, and return those that are to be waited for."""
+        alive = [one for one in self._assigners if one.is_alive()]
+        for one in alive:
+            one.end()
+        return alive
+
+    def exit(self) -> None:
+        """As far as that takes no long time: a process must be able to end without its database."""
+        for one in self._assigners:
+            one.exiting = True
+        for one in self.end():
+            one.join(EXIT_SECONDS)
+
+
+open_streams = OpenStreams()
+atexit.register(open_streams.exit)
 
 
 def stream(
@@ -92,7 +119,7 @@ def close() -> None:
     Raises an ``ExceptionGroup`` of what kept some of them from doing so; their jobs are recovered as those of a lost
     worker are.
     """
-    streams = _end_all()
+    streams = open_streams.end()
     for one in streams:
         one.join()
     failures = [one.failure for one in streams if one.failure is not None]
@@ -100,28 +127,12 @@ def close() -> None:
         raise ExceptionGroup("streams could not give back their jobs", failures)
 
 
-def _end_all() -> list[Assigner]:
-    streams = [one for one in _open if one.is_alive()]
-    for one in streams:
-        one.end()
-    return streams
-
-
-@atexit.register
-def _close_at_exit() -> None:
-    """As far as that takes no long time: a process must be able to end without its database."""
-    for one in _open:
-        one.exiting = True
-    for one in _end_all():
-        one.join(EXIT_SECONDS)
-
-
 class _Stream:
     """What both kinds of streams have: an assigner, which ends with them."""
 
     def __init__(self, terms: Terms, ready: Any) -> None:
-        self._assigner = Assigner(terms, ready)
-        _open.add(self._assigner)
+        self._assigner = Assigner(terms, fetch, ready)
+        open_streams.add(self._assigner)
         self._finalizer = weakref.finalize(self, self._assigner.end)  # of a stream that was dropped and not closed
         self._finalizer.atexit = False
         self._assigner.start()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from django.db.models import Q
 
-from ..encoding import check_text
-from ..engine.databases import database
+from ..engine.databases import database, remove_pools
 from ..engine.queues import check_exists
 from ..engine.recovery import jobs_of, return_uncharged
 from ..expressions import StatementTimestamp
 from ..models import Worker
 from ..querysets import JobQuerySet
+from ..text import check_text
 
 
 def stop_worker(name: str, *, using: str | None = None) -> int:
@@ -49,3 +49,11 @@ def reset_running(queue: str | None = None, *, using: str | None = None) -> dict
         return jobs_of(using).running() if name is None else jobs_of(using).running().in_queue(name)
 
     return return_uncharged(using, running, "Reset while it was running.")
+
+
+def leave_pools() -> None:
+    """Connect without Django's connection pools from now on, in a process that is a worker and nothing else.
+
+    Before it forks and before its first query, because sockets of a pool must not be shared by processes.
+    """
+    remove_pools()

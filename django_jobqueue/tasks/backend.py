@@ -13,11 +13,11 @@ from django.db import connections
 from django.utils import timezone
 
 from .. import services
-from ..encoding import check_queue_name
-from ..engine.databases import database
-from ..engine.drafts import check_values
 from ..exceptions import DuplicateJob, InvalidOption, JobNotFound, JobQueueError
 from ..models import Job
+from ..services.inspect.jobs import job_database
+from ..services.send import check_options
+from ..text import check_queue_name
 from .api import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultDoesNotExist, normalize_json, task_enqueued
 from .declaring import Call, JobQueueTask, options_of
 from .results import data_of, result_of
@@ -46,7 +46,7 @@ class JobQueueBackend(BaseTaskBackend):
         options = options_of(task)
         keys = {name: key for name in ("singleton_key", "group_key") if not callable(key := options.pop(name, None))}
         try:
-            _checked(options, **keys)
+            check_options(options, **keys)
         except JobQueueError as error:
             raise InvalidTask(str(error)) from error
         remember(task, self)
@@ -78,7 +78,7 @@ class JobQueueBackend(BaseTaskBackend):
         self.validate_task(task)
         items = [self._item(task, *_call(call)) for call in calls]
         ids = services.send_many(task.queue_name, items, using=self.using)
-        jobs = Job.objects.using(database(self.using)).in_queue(task.queue_name).in_bulk([id for id in ids if id])
+        jobs = Job.objects.using(job_database(self.using)).in_queue(task.queue_name).in_bulk([id for id in ids if id])
         results = [result_of(jobs[id], task, self.alias) for id in ids if id]
         for result in results:
             task_enqueued.send(type(self), task_result=result)
@@ -141,18 +141,13 @@ class JobQueueBackend(BaseTaskBackend):
                 f"{where}['OPTIONS']['database']: {self.using!r} is not in DATABASES.",
                 f"Known are {', '.join(connections)}.",
             )
-        elif connections[database(self.using)].vendor != "postgresql":
-            vendor = connections[database(self.using)].vendor
+        elif connections[job_database(self.using)].vendor != "postgresql":
+            vendor = connections[job_database(self.using)].vendor
             yield _error(f"{where} would store jobs in a database that is {vendor}, not PostgreSQL.", "Name another.")
 
 
 def _error(message: str, hint: str) -> checks.Error:
     return checks.Error(message, hint=hint or None, id="jobqueue.E021")
-
-
-def _checked(options: dict[str, Any], singleton_key: Any = None, group_key: Any = None) -> None:
-    tags, throttle = options.pop("tags", ()), options.pop("throttle_seconds", None)
-    check_values(None, None, None, singleton_key, group_key, 0, None, None, tags, throttle, options)
 
 
 def _call(call: Call) -> tuple[Iterable[Any], Mapping[str, Any]]:

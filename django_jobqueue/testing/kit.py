@@ -16,13 +16,14 @@ from django.utils import timezone
 
 from .. import handlers, services
 from ..conf import get_encoder, get_settings
-from ..encoding import clean_output, decode, encode
+from ..encoding import decode, encode
 from ..engine import announcements
 from ..engine.databases import database
 from ..exceptions import InvalidOption
 from ..handlers import Handler, JobContext
 from ..identifiers import uuid7
 from ..models import Job, Queue
+from ..outputs import clean_output
 from ..signals import job_finished
 from ..states import Hold, JobState
 from ..worker import work
@@ -79,8 +80,7 @@ class JobQueueKit:
         self._mode, self.reraise = _checked(mode), self.reraise if reraise is None else reraise
         with ExitStack() as stack:
             if mode == "immediate":
-                announcements.at_once.append(self._hear_sent)
-                stack.callback(announcements.at_once.remove, self._hear_sent)
+                stack.enter_context(announcements.before_commit.hearing(self._hear_sent))
             elif mode == "real":
                 stack.enter_context(self._worker())
             try:

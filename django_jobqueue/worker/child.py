@@ -1,31 +1,38 @@
-"""A child process: claims jobs, has its executor run them, writes down how they ended, and hands lanes over."""
+"""A child process: claims jobs, has its executor run them, records how they ended, and hands lanes over."""
 
 from __future__ import annotations
 
 import logging
-import random
+import os
+import signal
 import threading
 import time
 from typing import Any
-from uuid import UUID
 
 from django.db import connections
 
 from .. import carriers
 from ..conf import Settings, get_settings
 from ..engine.notifications import Listener
-from ..engine.workers import claims_of, give_back_claims, give_back_unheld, seconds_on_timeline, server_identity
+from ..engine.workers import seconds_on_timeline
 from ..handlers import Handler
 from ..models import Job
-from ..states import JobState
 from . import sessions
+from .capacity import Capacity
+from .claims import HeldClaims, WorkerIdentity
+from .dispatch import Dispatcher
 from .executor import Executor
 from .memory import resident_megabytes
+from .messages import ChildOrder
 from .options import WorkerOptions
-from .prefetch import REFRESH_SECONDS, Line
+from .outage import Outage, Server
+from .pace import HandlerPace
+from .polling import REFRESH_SECONDS, Poller
+from .prefetch import Prefetcher
 from .results import Recorder
 from .sessions import DATABASE_ERRORS
 from .slots import Slots
+from .verification import Verification
 
 logger = logging.getLogger("django_jobqueue.worker")
 
@@ -35,7 +42,6 @@ EXIT_OVERDUE = 76  # a handler did not stop when its time was used up
 EXIT_GRACE = 77  # handlers still ran when the grace period was over
 CONTROL_SECONDS = 1.0  # how often cancellations are looked for and progress is written
 WATCH_SECONDS = 0.25
-FLAPPING_SECONDS = 5.0  # a database that comes and goes within that time is told of once
 
 
 class Child:
@@ -43,252 +49,289 @@ class Child:
 
     def __init__(
         self,
+        identity: WorkerIdentity,
         options: WorkerOptions,
-        name: str,
-        incarnation: UUID,
         slots: Slots,
-        handler: Handler[..., Any] | None = None,
+        *,
+        settings: Settings | None = None,
+        handler: Handler[..., Any] | None = None,  # of all jobs, whatever handler they name
     ) -> None:
-        self.options, self.name, self.incarnation, self.slots = options, name, incarnation, slots
-        self.handler = handler  # of all jobs, whatever handler they name
-        self.using = options.using
-        self.settings: Settings = get_settings()
+        self.identity, self.options, self.slots = identity, options, slots
+        self.settings = settings = settings or get_settings()
         self.wake = threading.Event()
-        self.executor = Executor(options.concurrency, slots, self.wake, self.using)
         self.listener: Listener | None = None
-        self.stopping = False  # no more jobs are claimed
-        self.returning = False  # and those that run go back at once
-        self.line = Line(self)
-        self.held: dict[UUID, Job] = {}
-        self.asynchronous: set[UUID] = set()  # those of them that run in the event loop
-        self.retired = 0  # the exit code of a child that wants a successor
-        self._stop_by = 0.0
-        self._lost_at: float | None = None
-        self._pause = 0.05
-        self._said_at = self._back_at = float("-inf")
-        self._said = False
-        self._control_at = self._watch_at = self._orphans_at = 0.0
-        self._end_lost_by: float | None = None  # when handlers of lost claims must have ended
-        self._server: tuple[Any, ...] | None = None  # which server we talk to
-        self._restarted_at = float("-inf")  # when we last saw that it is another, or was started again
-        self.recorder = Recorder(self)
+        self.executor = Executor(options.concurrency, slots, self.wake, identity.using)
+        self.claims = HeldClaims(identity, slots, max_jobs=options.max_jobs)
+        self.outage, self.server = Outage(identity.name), Server(identity.using)
+        self.verification = Verification(self.claims, self.executor, settings.EXPIRE_GRACE_SECONDS)
+        pace = HandlerPace()
+        self.poller = Poller(
+            options,
+            settings.POLL_SECONDS,
+            self.wake,
+            one_handler=handler is not None,
+            always_whole=handler is not None or self.executor.around is not None,
+        )
+        self.dispatcher = Dispatcher(self.claims, self.executor, pace, settings, handler)
+        self.capacity = Capacity(self.claims, self.executor, pace, options, settings)
+        self.prefetcher = Prefetcher(
+            self.claims,
+            self.poller,
+            self.capacity,
+            options,
+            settings,
+            self.wake,
+            begin=self.dispatcher.begin,
+            begin_groups=self.dispatcher.begin_groups,
+        )
+        self.recorder = Recorder(
+            self.claims,
+            self.executor,
+            pace,
+            settings,
+            options.tags,
+            begin=self.dispatcher.begin,
+            begin_late=self.dispatcher.begin_late,
+            notify_groups=self.poller.notify_groups,
+            needs_whole=self.poller.needs_whole,
+            restarted_since=self.server.restarted_since,
+        )
+        self._exit_code = 0  # of a child that wants a successor
+        self._stop_by: float | None = None  # once it was told to stop: when the grace period is over
+        self._stops_now = False  # without waiting for the handlers that run
+        self._watch_at = self._control_at = self._verify_at = 0.0
 
-    # ------------------------------------------------------------------------------------------------- the loop
+    # --------------------------------------------------------------------------------------------------------- the loop
 
     def run(self) -> int:
         """Work until told to stop, and return the exit code."""
-        sessions.limit(statement=sessions.STATEMENT_SECONDS)
-        self._wait_for_row()
-        self.executor.start()
-        if self.settings.NOTIFY and not self.settings.POOLER:
-            self.listener = Listener(self.using, self.line.woken, self._listener_lost)
-            self.listener.start()
+        self._start()
         while not self._is_over():
             try:
-                if self._lost_at is not None or self._server is None:
-                    self._verify()
+                if self.outage.is_on or not self.server.is_known:
+                    self._verify_server()
                 busy = self._turn()
             except DATABASE_ERRORS as error:
-                self._lose(error)
+                self._lose_database(error)
                 busy = False
             if not busy:
-                self.wake.wait(self._patience())
+                self.wake.wait(self._idle_seconds())
             self.wake.clear()
         return self._leave()
 
-    def stop(self) -> None:
-        """Claim no more; what runs may end within the grace period."""
-        self.stop_soon()
-        self.wake.set()
-
-    def stop_soon(self) -> None:
-        """The same from a signal handler, which may wake nobody: the thread it interrupts may hold that very lock."""
-        self._stop_by = self._stop_by or time.monotonic() + self.options.grace
-        self.stopping = True
-
-    def return_all(self) -> None:
-        """Stop at once: what runs goes back."""
-        self.stop()
-        self.returning = True
-        self.wake.set()
-
-    def _wait_for_row(self) -> None:
-        while not self.slots.renewed and not self.stopping:
-            self.wake.wait(0.02)
-            self.wake.clear()
-
-    def _is_over(self) -> bool:
-        if self.returning:
-            return True
-        if self.stopping:
-            return not self.held or time.monotonic() > self._stop_by
-        return self.retired != 0 and (self.retired == EXIT_OVERDUE or not self.held)
-
     def _turn(self) -> bool:
         """One round; whether another should follow at once."""
-        now = self.slots.turned = time.monotonic()
+        now = self.slots.turned_at = time.monotonic()
         if now >= self._watch_at:
             self._watch(now)
         if now >= self._control_at:
             self._control(now)
-        self.recorder.take_up(now)
-        # Fetching goes first, so that handlers have something to do while results are written.
-        fetched = not (self.stopping or self.retired or self._end_lost_by) and self.line.fill(now)
-        finished = self.recorder.finish(now)
-        if self.options.drain and not self.held and self.line.is_drained:
-            self.stopping = self.line.is_empty(now)
-        return bool(finished or fetched)
+        self.recorder.retry_locked(now)
+        began = self._begin_more(now)  # before recording, so that handlers have something to do meanwhile
+        recorded = self.recorder.record_due(now)
+        if self.claims.is_used_up() and not self._exit_code:
+            self._retire("it ran --max-jobs")
+        if self.options.drain and self._is_drained(now):
+            self.stop_from_signal()
+        return began or recorded
 
-    def _patience(self) -> float:
-        """For how long nothing will happen by itself."""
-        if self._lost_at is not None:
-            return self._pause
+    def _begin_more(self, now: float) -> bool:
+        if not self._may_begin():
+            return False
+        if self.claims.is_isolating():
+            return self.dispatcher.begin_suspect()
+        return self.prefetcher.fill(now)
+
+    def _may_begin(self) -> bool:
+        return not self.claims.is_closed and self.verification.stop_by is None
+
+    def _is_drained(self, now: float) -> bool:
+        if self.claims.jobs or not self.prefetcher.found_nothing or not self._may_begin():
+            return False
+        return self.prefetcher.is_empty(now)
+
+    def _is_over(self) -> bool:
+        if self._stops_now:
+            return True
+        if self._stop_by is not None:
+            return not self.claims.jobs or time.monotonic() > self._stop_by
+        return self._exit_code == EXIT_OVERDUE or (self.claims.is_closed and not self.claims.jobs)
+
+    def _idle_seconds(self) -> float:
+        """For how long nothing will happen without an event."""
+        if self.outage.is_on:
+            return self.outage.pause
         if self.executor.results:
             return self.settings.FINISH_SECONDS
-        if self.stopping and not self.held:
+        if self.claims.is_closed and not self.claims.jobs:
             return 0.0
-        return min(self.line.patience(), WATCH_SECONDS if self.held else CONTROL_SECONDS)
+        longest = WATCH_SECONDS if self.claims.jobs else CONTROL_SECONDS
+        if not self._may_begin() or self.claims.is_isolating():
+            return longest  # although queues may be due and jobs may wait
+        return min(self.prefetcher.seconds_until_next_look(), longest)
+
+    # --------------------------------------------------------------------------------------------------- start and stop
+
+    def _start(self) -> None:
+        sessions.limit(statement=sessions.STATEMENT_SECONDS)
+        while not self.slots.renewed_at and self._stop_by is None:  # the housekeeper has not stored its row
+            self.wake.wait(0.02)
+            self.wake.clear()
+        self.executor.start()
+        if self.settings.NOTIFY and not self.settings.POOLER:
+            self.listener = Listener(self.identity.using, self.poller.notify, self._listener_lost)
+            self.listener.start()
+
+    def stop(self) -> None:
+        """Claim no more; running jobs may end within the grace period."""
+        self.stop_from_signal()
+        self.wake.set()
+
+    def stop_from_signal(self) -> None:
+        """The same without waking the loop: the thread that a signal interrupts may hold the lock of the event."""
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + self.options.grace
+        self.claims.is_closed = True
+
+    def stop_now(self) -> None:
+        """Stop without waiting: running jobs are given back when the process has ended."""
+        self._stops_now = True
+        self.stop()
+
+    def _retire(self, why: str) -> None:
+        """Claim no more, and make room for a successor when nothing is held."""
+        logger.info("a child is replaced", extra={"worker": self.identity.name, "why": why})
+        self._exit_code = EXIT_REPLACE
+        self.claims.is_closed = True
+
+    def _retire_at_once(self, why: str) -> None:
+        """Make room for a successor although handlers run: they do not stop."""
+        logger.error(why, extra={"worker": self.identity.name})
+        self._exit_code = EXIT_OVERDUE
+        self.claims.is_closed = True
 
     def _leave(self) -> int:
-        """Write down what has ended, give back what was not begun; what still runs goes back when we are gone."""
+        """Record what has ended and give back what was not begun; running jobs are recovered after the exit."""
         if self.listener is not None:
             self.listener.stop()
-        unbegun: set[UUID] = set()
-        self.recorder.take_up(float("inf"))
+        self.recorder.retry_locked(float("inf"))
         try:
-            unbegun = {job.id for job in self.line.take_back()}
-            while self.executor.results:
-                self.recorder.record([self.executor.results.popleft() for _ in range(len(self.executor.results))])
+            unbegun = self._withdraw()
+            self.recorder.record_all()
             if unbegun:
-                begun = [job for id, job in self.held.items() if id not in unbegun]
-                give_back_unheld(self.name, self.incarnation, begun, "its worker stops", using=self.using)
+                self.prefetcher.give_back(unbegun, "its worker stops")
         except DATABASE_ERRORS as error:
-            logger.warning("could not give jobs back", extra={"worker": self.name, "error": str(error).strip()})
+            facts = {"worker": self.identity.name, "error": str(error).strip()}
+            logger.warning("could not give jobs back", extra=facts)
             return EXIT_GRACE
         finally:
             self.executor.stop()
-            self.line.close()
-            connections[self.using].close()
+            self.prefetcher.close()
+            connections[self.identity.using].close()
             carriers.flush()
-        if self.held.keys() - unbegun:
-            return self.retired or EXIT_GRACE
-        return self.retired or EXIT_DONE
+        if self.claims.is_used_up():
+            self._exit_code = self._exit_code or EXIT_REPLACE
+        return self._exit_code or (EXIT_GRACE if self.claims.jobs else EXIT_DONE)
 
-    # ---------------------------------------------------------------------------------------- the database is away
+    def _withdraw(self) -> list[Job]:
+        """All jobs that are claimed and not begun."""
+        self.prefetcher.settle()
+        return self.dispatcher.withdraw()
 
-    def _lose(self, error: Exception) -> None:
-        now = time.monotonic()
+    # --------------------------------------------------------------------------------------------- the database is away
+
+    def _lose_database(self, error: Exception) -> None:
+        self.outage.begin(error)
         self.executor.outages += 1
-        if self._lost_at is None:
-            if now - self._back_at > FLAPPING_SECONDS:
-                self._pause = 0.05
-            self._lost_at = now
-            if now - self._said_at > FLAPPING_SECONDS:
-                self._said_at, self._said = now, True
-                facts = {"worker": self.name, "error": str(error).strip()[:500]}
-                logger.warning("database lost; retrying", extra=facts)
-        self._pause = min(self._pause * 2, 1.0) * random.uniform(0.75, 1)
-        for job in self.held.values():
-            job.begin_by = 0.0  # what has not begun is verified before it does: its claim may be lost
-        self.line.distrust_arrived()
-        connections[self.using].close()
+        self.claims.require_verification()
+        self.prefetcher.verify_prefetched()
+        connections[self.identity.using].close()
 
     def _listener_lost(self) -> None:
         self.executor.outages += 1
 
-    def _verify(self) -> None:
+    def _verify_server(self) -> None:
         """At the start and after a lost connection: which server this is, and which claims it knows.
 
         It may lack claims that we hold, if it is a standby that was promoted. And it may have claims that we do not
         know, because their answer never came, or because it lacks their results.
         """
-        self._look_at_server()
-        pause = self.settings.WORKER_UNLOCKED_SECONDS - seconds_on_timeline(using=self.using)
+        self.server.identify()
+        pause = self.settings.WORKER_UNLOCKED_SECONDS - seconds_on_timeline(using=self.identity.using)
         if pause > 0:
             # Other workers may still run jobs of the same keys by claims that this server lacks. By then they have
             # verified their claims, or have ended their handlers because they lost contact.
-            self.line.lanes_open_at = time.monotonic() + pause
-            facts = {"worker": self.name, "seconds": round(pause, 1)}
+            self.capacity.lanes_open_at = time.monotonic() + pause
+            facts = {"worker": self.identity.name, "seconds": round(pause, 1)}
             logger.warning("a standby was promoted; ordered queues wait", extra=facts)
-        if self._lost_at is None:
-            return
-        returned = self._compare_with_database(time.monotonic(), reconnected=True)
-        self._back_at = time.monotonic()
-        if self._said:
-            self._said = False
-            away = round(self._back_at - self._lost_at, 1)
-            logger.info("database is back", extra={"worker": self.name, "seconds": away, "returned": returned})
-        self._lost_at = None
-        self.line.woken("")
+        if self.outage.is_on:
+            self.outage.end(self._verify_claims(time.monotonic(), reconnected=True))
+            self.poller.notify("")
 
-    def _look_at_server(self) -> None:
-        """Remember when the server was seen to be another than before, or to have been started again."""
-        before, self._server = self._server, server_identity(using=self.using)
-        if before not in (None, self._server):
-            self._restarted_at = time.monotonic()
-
-    def restarted_since(self, moment: float) -> bool:
-        """Whether the server has been started or replaced since then, as far as can be seen from here."""
-        self._look_at_server()
-        return self._restarted_at >= moment
-
-    # ------------------------------------------------------------------------------------- looking after handlers
+    # ------------------------------------------------------------------------------------------- looking after handlers
 
     def _watch(self, now: float) -> None:
-        """Stop handlers whose time is used up, and leave if they do not stop; give back what nobody begins."""
+        """Stop handlers whose time is used up, and give back jobs that do not begin."""
         self._watch_at = now + WATCH_SECONDS
         overdue = self.executor.overdue(now)
         if overdue:
-            self.executor.ask_to_stop(now)
-            patience = self.settings.EXPIRE_GRACE_SECONDS
-            if any(now > job.deadline + patience for job in overdue):
-                logger.error("a handler does not stop; its process is replaced", extra={"worker": self.name})
-                self.retired = EXIT_OVERDUE
-        self.line.return_stale(now)
+            self.executor.interrupt_overdue(now)
+            if any(now > job.deadline + self.settings.EXPIRE_GRACE_SECONDS for job in overdue):
+                self._retire_at_once("a handler does not stop; its process is replaced")
+        self._give_back_stale(now)
+
+    def _give_back_stale(self, now: float) -> None:
+        """Claimed jobs that must wait, because those before them take longer than expected, are given back."""
+        why = "its worker was too busy to begin"
+        if waiting := self.dispatcher.withdraw_waiting(now):
+            self.prefetcher.give_back(waiting, why)
+        if self.claims.is_closed and (prefetched := self.claims.prefetched):
+            self.claims.prefetched = []
+            self.prefetcher.give_back(prefetched, "its worker stops")
+        self.executor.spread(now)
+        if self.dispatcher.is_stalled(now):
+            self.prefetcher.give_back(self._withdraw(), why)
 
     def _control(self, now: float) -> None:
         self._control_at = now + CONTROL_SECONDS
         self.recorder.write_progress()
-        if self.held or self.executor.running() or self._end_lost_by or now >= self._orphans_at:
-            self._orphans_at = now + REFRESH_SECONDS
-            self._compare_with_database(now)
+        if self.claims.jobs or self.executor.running() or self.verification.stop_by or now >= self._verify_at:
+            self._verify_at = now + REFRESH_SECONDS
+            self._verify_claims(now)
         limit = self.settings.MEMORY_LIMIT_MB
-        if limit and not self.retired and resident_megabytes() > limit:
-            self.retire("it is larger than MEMORY_LIMIT_MB")
+        if limit and not self._exit_code and resident_megabytes() > limit:
+            self._retire("it is larger than MEMORY_LIMIT_MB")
 
-    def _compare_with_database(self, now: float, *, reconnected: bool = False) -> int:
-        """Stop handlers whose job was cancelled or whose claim was lost, and return what is ours only there.
+    def _verify_claims(self, now: float, *, reconnected: bool = False) -> int:
+        """Compare with the database; returns how many jobs were given back.
 
-        In this order: returned before a lost handler has ended, a job could run beside its successor, which was handed
-        over by a claim that this server lacks. Returns how many jobs were returned.
+        While it waits for handlers of lost claims nothing is claimed or given back, and it compares more often.
         """
-        self.line.settle()
-        claims = claims_of(self.name, self.incarnation, using=self.using)
-        held = {job.claim: job for job in self.held.values()}
-        for lost in held.keys() - claims.keys():
-            held[lost].begin_by = 0.0
-        running = self.executor.running()
-        cancelled = {claim for claim, state in claims.items() if state == JobState.CANCELLING}
-        self.executor.cancel(job for job in running if job.claim in cancelled)
-        abandoned = [job for job in running if job.claim not in claims]
-        self.executor.abandon(abandoned)
-        unheld = claims.keys() - held.keys()
-        if abandoned and (unheld or reconnected or self._end_lost_by):
-            self._wait_for_lost(now)
-            return 0
-        self._end_lost_by = None
-        why = "its claim was not confirmed"
-        return give_back_claims(self.name, self.incarnation, unheld, why, using=self.using)
+        self.prefetcher.settle()
+        given_back = self.verification.compare(now, reconnected=reconnected)
+        if self.verification.stop_by is not None:
+            self._control_at = now + WATCH_SECONDS
+            if self.verification.is_overdue(now):
+                self._retire_at_once("handlers of lost claims do not stop; their process is replaced")
+        return given_back
 
-    def _wait_for_lost(self, now: float) -> None:
-        """Until the handlers of lost claims have ended nothing is fetched or returned; then the process is replaced."""
-        self._end_lost_by = self._end_lost_by or now + self.settings.EXPIRE_GRACE_SECONDS
-        self._control_at = now + WATCH_SECONDS
-        if now > self._end_lost_by:
-            logger.error("handlers of lost claims do not stop; their process is replaced", extra={"worker": self.name})
-            self.retired = EXIT_OVERDUE
 
-    def retire(self, why: str) -> None:
-        """Claim no more, and make room for a successor when nothing is held."""
-        logger.info("a child is replaced", extra={"worker": self.name, "why": why})
-        self.retired = EXIT_REPLACE
+def run_child(identity: WorkerIdentity, options: WorkerOptions, slots: Slots, control: int) -> int:
+    """The work of a child process; orders of the supervisor come through ``control``."""
+    child = Child(identity, options, slots)
+    signal.signal(signal.SIGTERM, lambda *_: child.stop_from_signal())
+    threading.Thread(target=_obey, args=(control, child), name="jobqueue-control", daemon=True).start()
+    slots.exit_code = child.run()
+    return slots.exit_code
+
+
+def _obey(control: int, child: Child) -> None:
+    """Do what the supervisor orders; exit when it is gone, because other workers recover our jobs."""
+    while True:
+        order = os.read(control, 1)
+        if order == ChildOrder.STOP.value:
+            child.stop()
+        elif order == ChildOrder.STOP_NOW.value:
+            child.stop_now()
+        else:
+            os._exit(1)

@@ -17,7 +17,7 @@ from ..exceptions import JobQueueError
 from ..handlers import Handler
 from ..models import Job
 from ..signals import job_started
-from .outcomes import SWALLOWED, Completed, Ending, Late, Stopped, Untouched, expired, judged, lets_group_go_on
+from .outcomes import SWALLOWED, Completed, Ending, Late, Stopped, Untouched, continues_group, ending_for_error, expired
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -58,7 +58,7 @@ class EventLoop(threading.Thread):
         """Start the first of them; each of the others when the one before it has ended well."""
         self._loop.call_soon_threadsafe(self._start_group, deque(jobs))
 
-    def behind_slow(self, now: float, seconds: float) -> list[Item]:
+    def withdraw_behind_slow(self, now: float, seconds: float) -> list[Item]:
         slow = [claim for claim, (began, _) in list(self._behind.items()) if now - began > seconds]
         return [item for claim in slow for item in self._behind.pop(claim, (0.0, ()))[1]]
 
@@ -90,10 +90,10 @@ class EventLoop(threading.Thread):
             self._behind[item[0].claim] = (time.monotonic(), jobs)
         self._start([item])
 
-    def _go_on(self, job: Job, ending: Ending) -> None:
-        """What waits in its group behind a job that has ended."""
+    def _continue_group(self, job: Job, ending: Ending) -> None:
+        """Start the job behind one that has ended, or none of its group if that did not succeed."""
         _, behind = self._behind.pop(job.claim, (0.0, None))
-        if behind and lets_group_go_on(ending):
+        if behind and continues_group(ending):
             self._start_group(behind)
         elif behind:
             self.executor.results.extend((rest, Untouched(), 0.0) for rest, _ in behind)
@@ -107,7 +107,7 @@ class EventLoop(threading.Thread):
         try:
             ending = await self._run(job, handler)
         except BaseException as error:  # as in threads
-            ending = judged(handler, job, error)
+            ending = ending_for_error(handler, job, error)
             if not isinstance(error, JobQueueError):
                 await sync_to_async(close_old_connections)()
         executor.contexts.pop(job.claim, None)
@@ -120,7 +120,7 @@ class EventLoop(threading.Thread):
 
     def _end(self, job: Job, ending: Ending, seconds: float) -> None:
         self.executor.results.append((job, ending, seconds))
-        self._go_on(job, ending)
+        self._continue_group(job, ending)
         self.executor.wake.set()
 
     async def _run(self, job: Job, handler: Handler[..., Any]) -> Ending:

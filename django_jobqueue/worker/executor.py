@@ -38,9 +38,9 @@ from .outcomes import (
     Recorded,
     Result,
     Untouched,
+    continues_group,
+    ending_for_error,
     expired,
-    judged,
-    lets_group_go_on,
 )
 from .slots import Slots
 
@@ -59,10 +59,10 @@ def around() -> Around | None:
     if path is None:
         return carriers.around(None)
     try:
-        found: Around = import_string(path)
+        manager: Around = import_string(path)
     except ImportError as error:
         raise ImproperlyConfigured(f"JOBQUEUE['AROUND']: {path!r} cannot be imported: {error}.") from error
-    return carriers.around(found)
+    return carriers.around(manager)
 
 
 Chunk = deque[Item]  # for one thread; others may take from it while that is busy
@@ -73,7 +73,7 @@ class Group(Chunk):
 
 
 def emptied(chunk: Chunk) -> list[Item]:
-    """What was in it; its thread may take some at the same time."""
+    """Take all items out of a chunk; its thread may take some at the same time."""
     items = []
     with suppress(IndexError):
         while True:
@@ -93,7 +93,7 @@ class Executor:
         self.around = around()
         self.loop: EventLoop | None = None
         _Fork.watch()
-        self.began = 0  # how many handlers were begun; roughly, because nobody locks for it
+        self.began = 0  # how many handlers were begun; roughly, because no lock is taken for it
         self.outages = 0  # how often the database was away: connections from before are dropped
         self._threads = [_Thread(self, slot) for slot in range(concurrency)]
 
@@ -120,9 +120,9 @@ class Executor:
         else:
             self.ready.put(Group(items))
 
-    def behind_slow(self, now: float, seconds: float) -> list[Item]:
-        """What waits in a group behind a job that takes longer than that, and will not begin any more."""
-        items = [] if self.loop is None else self.loop.behind_slow(now, seconds)
+    def withdraw_behind_slow(self, now: float, seconds: float) -> list[Item]:
+        """Take out jobs of groups that wait behind one that takes longer than that; they will not begin here."""
+        items = [] if self.loop is None else self.loop.withdraw_behind_slow(now, seconds)
         for thread in self._threads:
             if isinstance(thread.chunk, Group) and thread.job is not None and now - thread.began_at > seconds:
                 items += emptied(thread.chunk)
@@ -135,8 +135,8 @@ class Executor:
                 for item in emptied(thread.chunk):
                     self.ready.put(deque((item,)))
 
-    def take_back(self) -> list[Item]:
-        """What has not begun, and will not begin any more."""
+    def withdraw(self) -> list[Item]:
+        """Take out the jobs of threads that have not begun; they will not begin here."""
         items: list[Item] = []
         for thread in self._threads:
             items += emptied(thread.chunk)
@@ -162,22 +162,22 @@ class Executor:
         running = [thread.job for thread in self._threads]
         return [job for job in running if job is not None and now > job.deadline]
 
-    def ask_to_stop(self, now: float) -> None:
+    def interrupt_overdue(self, now: float) -> None:
         """Raise ``JobExpired`` in threads whose handler has used up its time."""
         for thread in self._threads:
-            thread.ask_to_stop(now)
+            thread.interrupt_overdue(now)
 
     def running(self) -> list[Job]:
         """The jobs inside a handler."""
-        found = [job for thread in self._threads if (job := thread.job) is not None]
-        return found + (self.loop.running() if self.loop is not None else [])
+        in_threads = [job for thread in self._threads if (job := thread.job) is not None]
+        return in_threads + (self.loop.running() if self.loop is not None else [])
 
     def busy(self) -> int:
         """How many threads are inside a handler."""
         return sum(thread.job is not None for thread in self._threads)
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """Tell handlers that their job is no longer wanted."""
+        """Tell handlers that their jobs were cancelled."""
         for job in jobs:
             context = self.contexts.get(job.claim)
             if context is not None:
@@ -190,10 +190,10 @@ class Executor:
 
         A handler that has a context is told first, and interrupted the second time.
         """
-        told = [job for job in jobs if (context := self.contexts.get(job.claim)) and not context.cancelled]
+        warned = [job for job in jobs if (context := self.contexts.get(job.claim)) and not context.cancelled]
         self.cancel(jobs)
         for job in jobs:
-            for thread in self._threads if job not in told else ():
+            for thread in self._threads if job not in warned else ():
                 thread.interrupt(job)
 
     # ------------------------------------------------------------------------------------------ around one handler
@@ -227,8 +227,8 @@ class _Thread(threading.Thread):
         self.job: Job | None = None
         self.chunk: Chunk = deque()
         self.began_at = 0.0
-        self._asked: Job | None = None
-        self._asking = threading.Lock()
+        self._interrupted: Job | None = None
+        self._interrupting = threading.Lock()
 
     def run(self) -> None:
         ready, surroundings = self.executor.ready, Surroundings()
@@ -237,12 +237,12 @@ class _Thread(threading.Thread):
             while chunk:
                 try:
                     job, handler = chunk.popleft()
-                except IndexError:  # somebody took the rest of it
+                except IndexError:  # the rest of it was withdrawn
                     break
                 ending = self._run_one(job, handler, surroundings)
-                if isinstance(chunk, Group) and not lets_group_go_on(ending):
+                if isinstance(chunk, Group) and not continues_group(ending):
                     self.executor.results.extend((rest, Untouched(), 0.0) for rest, _ in emptied(chunk))
-            self.executor.slots.leave(self.slot)  # also when somebody took the rest
+            self.executor.slots.leave(self.slot)  # also when the rest was withdrawn
         surroundings.close()
 
     def _run_one(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> Ending:
@@ -263,7 +263,7 @@ class _Thread(threading.Thread):
             pass
         finally:
             self.job = None
-        self._no_longer_asked()
+        self._clear_interrupt()
         if ending is None:  # interrupted anywhere, perhaps while putting things back
             with suppress(LeftOpen):
                 surroundings.restore()
@@ -278,27 +278,27 @@ class _Thread(threading.Thread):
         if self.executor.ready.empty() and not self.executor.wake.is_set():
             self.executor.wake.set()
 
-    def ask_to_stop(self, now: float) -> None:
+    def interrupt_overdue(self, now: float) -> None:
         job = self.job
         if job is not None and now > job.deadline:
             self.interrupt(job)
 
     def interrupt(self, job: Job) -> None:
         """Raise ``JobExpired`` in the handler of this job, if it still runs here; once."""
-        with self._asking:
-            if self.job is not job or self._asked is job:
+        with self._interrupting:
+            if self.job is not job or self._interrupted is job:
                 return
-            self._asked = job
+            self._interrupted = job
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(JobExpired))
 
-    def _no_longer_asked(self) -> None:
-        """An exception that was asked for too late must not hit the next job."""
+    def _clear_interrupt(self) -> None:
+        """An interrupt that came too late must not hit the next job."""
         while True:
             try:
-                if self._asked is not None:
-                    with self._asking:
+                if self._interrupted is not None:
+                    with self._interrupting:
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), None)
-                        self._asked = None
+                        self._interrupted = None
                 return
             except JobExpired:
                 continue
@@ -312,7 +312,7 @@ class _Thread(threading.Thread):
             run = run_atomic if handler.atomic else run_plain
             ending: Ending = copy_context().run(run, handler, job, context, executor)
         except BaseException as error:  # a handler may raise anything, and its thread must live on
-            ending = judged(handler, job, error)
+            ending = ending_for_error(handler, job, error)
         if context is not None:
             executor.contexts.pop(job.claim, None)
         try:
@@ -357,15 +357,15 @@ def _call(handler: Handler[..., Any], job: Job, context: JobContext | None) -> A
         output = handler.call(job, context)
     finally:
         if _Fork.happened:  # a copy that the handler forked: it shares our sockets, and must touch nothing
-            _leave_copy(job)
+            _exit_fork(job)
     if type(output) is CoroutineType:
         output.close()
-        raise TypeError(f"{handler.name} returned a coroutine, which nobody awaits: declare it with async def.")
+        raise TypeError(f"{handler.name} returned a coroutine, which is never awaited: declare it with async def.")
     return output
 
 
 class _Fork:
-    """Whether this process is a copy that somebody forked from one that runs handlers."""
+    """Whether this process is a fork of one that runs handlers."""
 
     happened = False
     is_watched = False
@@ -382,6 +382,6 @@ class _Fork:
         cls.happened = True
 
 
-def _leave_copy(job: Job) -> None:
+def _exit_fork(job: Job) -> None:
     logger.warning("a process forked by a handler came back", extra={"job": str(job.pk), "queue": job.queue_id})
     os._exit(FORKED_EXIT)

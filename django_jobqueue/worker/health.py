@@ -7,12 +7,14 @@ import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
 from ..conf import get_settings
-from .housekeeper import Keeper
+
+if TYPE_CHECKING:
+    from .housekeeper import Housekeeper
 
 
 def open_port(port: int) -> socket.socket:
@@ -20,12 +22,12 @@ def open_port(port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def serve(keeper: Keeper, listening: socket.socket) -> None:
-    """Answer probes from a thread of the keeper."""
+def serve(housekeeper: Housekeeper, listening: socket.socket) -> None:
+    """Answer probes from a thread of the housekeeper."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, kind, body = _answer(keeper, self.path.split("?")[0])
+            status, kind, body = _answer(housekeeper, self.path.split("?")[0])
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -33,7 +35,7 @@ def serve(keeper: Keeper, listening: socket.socket) -> None:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Probes come every few seconds: nobody wants to read of them."""
+            """Probes come every few seconds: they are not logged."""
 
     server = ThreadingHTTPServer(listening.getsockname()[:2], Handler, bind_and_activate=False)
     server.socket.close()
@@ -42,18 +44,22 @@ def serve(keeper: Keeper, listening: socket.socket) -> None:
     threading.Thread(target=server.serve_forever, name="jobqueue-health", daemon=True).start()
 
 
-def _answer(keeper: Keeper, path: str) -> tuple[int, str, bytes]:
+def _answer(housekeeper: Housekeeper, path: str) -> tuple[int, str, bytes]:
     if path == "/metrics":
-        return _metrics(keeper.using)
+        return _metrics(housekeeper.using)
     if path not in ("/healthz", "/readyz"):
         return 404, "text/plain", b"There are /healthz, /readyz and /metrics.\n"
-    silence = time.monotonic() - keeper.renewed
-    with keeper.lock:
-        children = [child.name for child in keeper.children.values() if child.registered]
-    well = keeper.renewed > 0 and silence < get_settings().WORKER_FENCE_SECONDS
+    silence = time.monotonic() - housekeeper.renewed_at
+    with housekeeper.lock:
+        children = [child.name for child in housekeeper.children.values() if child.registered]
+    well = housekeeper.renewed_at > 0 and silence < get_settings().WORKER_FENCE_SECONDS
     if path == "/readyz":
-        well = well and bool(children) and not keeper.stopping.is_set()
-    facts = {"ok": well, "children": children, "seconds_since_heartbeat": round(silence, 1) if keeper.renewed else None}
+        well = well and bool(children) and not housekeeper.stopping.is_set()
+    facts = {
+        "ok": well,
+        "children": children,
+        "seconds_since_heartbeat": round(silence, 1) if housekeeper.renewed_at else None,
+    }
     return 200 if well else 503, "application/json", json.dumps(facts).encode() + b"\n"
 
 

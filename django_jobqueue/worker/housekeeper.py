@@ -1,4 +1,4 @@
-"""The process beside the children: says that they live, takes back what a dead one left, keeps schedules and order.
+"""The housekeeping process: sends heartbeats for the children, recovers the jobs of dead ones, runs schedules.
 
 It is a process of its own, because a handler that hangs with the interpreter's lock must not keep its child from
 being alive, and because the supervisor forks and so must have no threads.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 from uuid import UUID
 
@@ -31,22 +33,27 @@ from ..expressions import StatementTimestamp
 from ..maintenance import maintain
 from ..models import Worker
 from ..services import recover_lost, release_pending
+from ..services.operations import advance_operations
 from ..services.schedules import send_due
-from . import sessions
+from . import health, sessions
+from .child import EXIT_GRACE
 from .memory import megabytes_of
+from .messages import ChildEnded, ChildLost, ChildRecovered, ChildStarted, Finish, Report, StopRequested
 from .options import WorkerOptions
+from .processes import kill_group
 from .sessions import DATABASE_ERRORS
 from .slots import Slots
 
 logger = logging.getLogger("django_jobqueue.worker")
 
 RECOVER_SECONDS = 1.0
+OPERATIONS_SECONDS = 5.0  # how often it is looked whether an operation was left unfinished
 STATEMENT_SECONDS = 60.0
 
 
 @dataclass
-class Kept:
-    """A child as the keeper knows it."""
+class WatchedChild:
+    """A child as the housekeeper knows it."""
 
     incarnation: UUID
     name: str
@@ -56,73 +63,59 @@ class Kept:
     registered: bool = False
 
 
-@dataclass(frozen=True)
-class Death:
-    """How a child ended, and what it was at."""
+class Housekeeper:
+    """Sends heartbeats for its children and recovers the jobs of those that have ended.
 
-    incarnation: UUID
-    name: str
-    how: str
-    crashed: list[workers.Running] = field(default_factory=list)
-    overdue: list[workers.Running] = field(default_factory=list)
-
-
-class Keeper:
-    """Renews the rows of its children, and tells whoever runs them what it found.
-
-    ``lost``: the others have given this child up. ``asked``: somebody asked the worker to stop. ``buried``: what a dead
-    child left is taken back. ``turned``: its loop has come round.
+    ``report`` gets what it finds; ``turned`` is called whenever its loop comes round.
     """
 
     def __init__(
         self,
         options: WorkerOptions,
         *,
-        lost: Callable[[UUID], None],
-        asked: Callable[[], None],
-        buried: Callable[[UUID], None],
+        report: Callable[[Report], None],
         turned: Callable[[], None] = lambda: None,
     ) -> None:
         self.options, self.using = options, options.using
         self.settings = get_settings()
-        self.lost, self.asked, self.buried, self.turned = lost, asked, buried, turned
-        self.children: dict[UUID, Kept] = {}
-        self.deaths: list[Death] = []
+        self.report, self.turned = report, turned
+        self.children: dict[UUID, WatchedChild] = {}
+        self.ended: list[ChildEnded] = []  # children whose jobs are not recovered
         self.lock = threading.Lock()
         self.wake = threading.Event()
         self.stopping = threading.Event()
-        self._away = False
-        self._said_at = float("-inf")
+        self._is_outage = False
+        self._logged_at = float("-inf")
         self._connection: Any = None  # the session that holds the locks,
         self._locked: set[UUID] = set()  # and of whom
-        self.renewed = 0.0
+        self.renewed_at = 0.0
         self._told_to_stop = False
         self._clock = threading.Lock()
-        self._ahead: float | None = None  # the database's clock before ours
+        self._clock_offset: float | None = None  # the database's clock before ours
         self._trust_at = 0.0
 
-    # ------------------------------------------------------------------------------------------ told by the runner
+    # --------------------------------------------------------------------------------------------- instructions
 
-    def add(self, child: Kept) -> None:
+    def add(self, child: WatchedChild) -> None:
         with self.lock:
             self.children[child.incarnation] = child
         self.wake.set()
 
-    def bury(self, death: Death) -> None:
+    def recover(self, child: ChildEnded) -> None:
         with self.lock:
-            self.children.pop(death.incarnation, None)
-            self.deaths.append(death)
+            self.children.pop(child.incarnation, None)
+            self.ended.append(child)
         self.wake.set()
 
     def finish(self) -> None:
-        """Leave when all deaths are written down."""
+        """Leave when the jobs of all ended children are recovered."""
         self.stopping.set()
         self.wake.set()
 
     # ------------------------------------------------------------------------------------------------- the loop
 
     def run(self) -> None:
-        """Beat until told to leave, and while something is left to be written down."""
+        """Send heartbeats until told to leave and the jobs of all ended children are recovered."""
         own_connection(self.using)
         for work in self._works():
             threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
@@ -134,30 +127,30 @@ class Keeper:
             self.turned()
             if self.stopping.is_set():
                 leave_by = min(leave_by, time.monotonic() + 5)
-                if time.monotonic() > leave_by or not self.deaths:
+                if time.monotonic() > leave_by or not self.ended:
                     break
             try:
                 self.turn()
                 pause = self.settings.WORKER_HEARTBEAT_SECONDS
-                if self._away:
-                    self._away = False
+                if self._is_outage:
+                    self._is_outage = False
                     logger.info("database is back", extra={"worker": self.options.name})
             except DATABASE_ERRORS as error:
-                pause = self._lose(error)
-            self.wake.wait(0.05 if self.stopping.is_set() or self.deaths else pause)
+                pause = self._lose_database(error)
+            self.wake.wait(0.05 if self.stopping.is_set() or self.ended else pause)
             self.wake.clear()
         connections[self.using].close()
 
-    def _lose(self, error: Exception) -> float:
-        self._away = True
-        if time.monotonic() - self._said_at > 5:
-            self._said_at = time.monotonic()
+    def _lose_database(self, error: Exception) -> float:
+        self._is_outage = True
+        if time.monotonic() - self._logged_at > 5:
+            self._logged_at = time.monotonic()
             logger.warning("database lost; retrying", extra={"worker": self.options.name, "error": str(error).strip()})
         connections[self.using].close()
         return min(0.5, self.settings.WORKER_HEARTBEAT_SECONDS) * random.uniform(0.5, 1)
 
     def turn(self) -> None:
-        """Register new children, beat for all, and take back what dead ones left."""
+        """Register new children, send heartbeats for all, and recover the jobs of those that have ended."""
         with self.lock:
             children = list(self.children.values())
         began = time.monotonic()
@@ -169,32 +162,33 @@ class Keeper:
             self._beat(children)
         for child in children:
             if child.incarnation in self.children:
-                child.slots.renewed = began
-        self.renewed = began
-        # Whoever has locked the table of jobs must not keep us from saying that the children live.
+                child.slots.renewed_at = began
+        self.renewed_at = began
+        # Only now: a transaction that has locked the table of jobs must not keep the children from being renewed.
         with _unless_locked(), sessions.limited(self.using):
             workers.beat_jobs(
                 [child.name for child in children], [child.incarnation for child in children], using=self.using
             )
-        for death in list(self.deaths):
+        for ended in list(self.ended):
             with _unless_locked():
-                self._bury_one(death)
+                self._recover_child(ended)
 
-    def _bury_one(self, death: Death) -> None:
+    def _recover_child(self, child: ChildEnded) -> None:
         with sessions.limited(self.using):
-            returned = workers.recover_dead(
-                death.name, death.incarnation, death.how, crashed=death.crashed, overdue=death.overdue, using=self.using
+            recovered = workers.recover_dead(
+                child.name, child.incarnation, child.how, crashed=child.crashed, overdue=child.overdue, using=self.using
             )
-        if returned:
-            logger.info("jobs of a child went back", extra={"worker": death.name, "how": death.how, "jobs": returned})
-        if death.incarnation in self._locked and not self._is_new_session():
-            workers.drop_session_lock(death.incarnation, using=self.using)
-        self._locked.discard(death.incarnation)
+        if recovered:
+            facts = {"worker": child.name, "how": child.how, "jobs": recovered}
+            logger.info("jobs of a child were recovered", extra=facts)
+        if child.incarnation in self._locked and not self._is_new_session():
+            workers.drop_session_lock(child.incarnation, using=self.using)
+        self._locked.discard(child.incarnation)
         with self.lock:
-            self.deaths.remove(death)
-        self.buried(death.incarnation)
+            self.ended.remove(child)
+        self.report(ChildRecovered(child.incarnation))
 
-    def _register(self, child: Kept) -> None:
+    def _register(self, child: WatchedChild) -> None:
         row = Worker(
             pk=child.incarnation,
             name=child.name,
@@ -209,17 +203,17 @@ class Keeper:
             lost_seconds=self.settings.WORKER_LOST_SECONDS,
             stop_grace_seconds=self.settings.STOP_GRACE_SECONDS,
         )
-        ours = [*self.children, *(death.incarnation for death in self.deaths)]
+        ours = [*self.children, *(child.incarnation for child in self.ended)]
         others = Worker.objects.using(self.using).filter(name=child.name, stopped_at=None).exclude(pk__in=ours)
         if others.filter(heartbeat_at__gt=_recently()).exists():
-            logger.warning("name reused: another worker is called so", extra={"worker": child.name})
+            logger.warning("name reused: another worker has the same name", extra={"worker": child.name})
         workers.register(row, using=self.using)
         child.registered = True
 
     def _is_new_session(self) -> bool:
         return self._connection is None or connections[self.using].connection is not self._connection
 
-    def _hold_locks(self, children: list[Kept]) -> None:
+    def _hold_locks(self, children: list[WatchedChild]) -> None:
         if self.settings.POOLER:
             return
         connections[self.using].ensure_connection()
@@ -228,28 +222,29 @@ class Keeper:
         fresh = {child.incarnation for child in children} - self._locked
         self._locked |= workers.take_session_locks(fresh, using=self.using)
 
-    def _beat(self, children: list[Kept]) -> None:
-        found = workers.beat({child.incarnation: _stats(child) for child in children}, using=self.using)
+    def _beat(self, children: list[WatchedChild]) -> None:
+        answer = workers.beat({child.incarnation: _stats(child) for child in children}, using=self.using)
         for child in children:
-            if child.incarnation not in found.alive:
+            if child.incarnation not in answer.alive:
                 with self.lock:
                     self.children.pop(child.incarnation, None)
-                self.lost(child.incarnation)
-        if found.stopping and not self._told_to_stop:
+                self.report(ChildLost(child.incarnation))
+        if answer.stopping and not self._told_to_stop:
             self._told_to_stop = True
-            self.asked()
+            self.report(StopRequested())
 
     # --------------------------------------------------------------------------------------------- housekeeping
 
     def _works(self) -> Iterator[tuple[str, float, Callable[[], object]]]:
-        """What is done besides, how often; each guarded so that of all workers one does it at a time."""
+        """Periodic tasks, and how often each runs; all are guarded so that one worker at a time does them."""
         yield "recovery", RECOVER_SECONDS, self._recover
         yield "maintenance", self.settings.MONITOR_SECONDS, self._maintain
+        yield "operations", OPERATIONS_SECONDS, lambda: advance_operations(seconds=30.0, using=self.using)
         if self.options.schedules:
             yield "schedules", self.settings.SCHEDULE_SECONDS, lambda: send_due(using=self.using)
 
     def _housekeep(self, name: str, seconds: float, work: Callable[[], object]) -> None:
-        """One of them, in a thread of its own: a long cleanup must not keep schedules waiting."""
+        """Run one of them in a thread of its own: a long cleanup must not keep schedules waiting."""
         own_connection(self.using)
         sessions.limit(statement=STATEMENT_SECONDS)
         broken = False
@@ -259,7 +254,7 @@ class Keeper:
                 broken = False
             except DATABASE_ERRORS as error:
                 connections[self.using].close()
-                if not broken and not self._away:
+                if not broken and not self._is_outage:
                     logger.warning("%s failed; trying again", name, extra={"error": str(error).strip()})
                 broken = True
             except Exception:  # a bug in one of them must not end it for good
@@ -298,7 +293,7 @@ class Keeper:
     def _look_at_clock(self) -> bool:
         began = time.monotonic()
         ahead = workers.clock(using=self.using) - began
-        before, self._ahead = self._ahead, ahead
+        before, self._clock_offset = self._clock_offset, ahead
         jumped = 0.0 if before is None else ahead - before
         if before is None or jumped > 1 + (time.monotonic() - began):
             self._trust_at = began + 3 * self.settings.WORKER_HEARTBEAT_SECONDS + RECOVER_SECONDS
@@ -313,7 +308,7 @@ class Keeper:
 
 @contextmanager
 def _unless_locked() -> Iterator[None]:
-    """What somebody has locked is tried again at the next turn."""
+    """What another transaction has locked is tried again at the next turn."""
     try:
         yield
     except workers.StillLocked:
@@ -323,10 +318,71 @@ def _unless_locked() -> Iterator[None]:
             raise
 
 
-def _stats(child: Kept) -> str:
+def _stats(child: WatchedChild) -> str:
     done, failed, held = child.slots.jobs
     return json.dumps({"done": done, "failed": failed, "held": held, "memory_mb": megabytes_of(child.pid)})
 
 
 def _recently() -> Any:
     return StatementTimestamp() - timedelta(seconds=get_settings().WORKER_UNLOCKED_SECONDS)
+
+
+# ---------------------------------------------------------------------------------------------------- as a process
+
+
+def run_housekeeper(
+    options: WorkerOptions,
+    supervisor: Connection,
+    slots: list[Slots],  # of the children, by their numbers
+    own_slots: Slots,  # where the supervisor sees that the loop comes round
+    health_socket: socket.socket | None,
+    supervisor_pid: int,
+) -> int:
+    """The work of the housekeeping process, until the supervisor tells it to leave or is gone."""
+    housekeeper = Housekeeper(
+        options, report=supervisor.send, turned=lambda: setattr(own_slots, "turned_at", time.monotonic())
+    )
+    groups: dict[UUID, int] = {}
+    follow = (supervisor, housekeeper, slots, groups)
+    threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
+    if health_socket is not None:
+        health.serve(housekeeper, health_socket)
+    try:
+        housekeeper.run()
+    finally:
+        if os.getppid() != supervisor_pid:  # it may have noticed before the thread that follows
+            _kill_groups(groups)
+    return 0
+
+
+def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots], groups: dict[UUID, int]) -> None:
+    """Follow the supervisor's instructions; when it is gone, end what handlers started, and leave."""
+    try:
+        while True:
+            match supervisor.recv():
+                case ChildStarted() as child:
+                    groups[child.incarnation] = child.pid
+                    shared = slots[child.number]
+                    housekeeper.add(
+                        WatchedChild(
+                            child.incarnation, child.name, child.pid, shared, child.queues, child.is_registered
+                        )
+                    )
+                case ChildEnded() as child:
+                    groups.pop(child.incarnation, None)
+                    housekeeper.recover(child)
+                case Finish():
+                    housekeeper.finish()
+                case unknown:
+                    raise TypeError(f"unknown instruction: {unknown!r}")
+    except (EOFError, OSError):
+        _kill_groups(groups)
+    except Exception:
+        logger.exception("the housekeeper cannot read an instruction of its supervisor")
+    finally:  # whatever happened: without instructions it would send heartbeats of dead children for ever
+        os._exit(EXIT_GRACE)
+
+
+def _kill_groups(groups: dict[UUID, int]) -> None:
+    for pid in list(groups.values()):
+        kill_group(pid)

@@ -21,8 +21,8 @@ from ..models import Job
 from ..signals import job_started
 from ..states import FailureReason
 from .executor import Around, around, run_atomic, run_plain
-from .outcomes import SWALLOWED, Completed, Ending, Failed, judged
-from .results import tell_finished, write_down
+from .outcomes import SWALLOWED, Completed, Ending, Failed, ending_for_error
+from .results import record_ending, send_finished
 
 # What ends an attempt, as in a worker. The rest comes through, because it is meant for the process that runs the
 # handler: Ctrl-C, or pytest.fail() inside a handler.
@@ -38,7 +38,7 @@ class Attempt(NamedTuple):
 
 
 class Inline:
-    """Runs claimed jobs here and now. What a handler breaks of the caller's transaction is mended."""
+    """Runs claimed jobs here and now. The caller's transaction stays usable whatever a handler does."""
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -54,25 +54,25 @@ class Inline:
             ending: Ending = Failed(text, for_good=True, reason=FailureReason.NO_HANDLER)
         else:
             ending = self._run(handler, job)
-        failure = write_down(job, ending, self.using)
-        tell_finished(job, ending, time.monotonic() - began, failure)
+        failure = record_ending(job, ending, self.using)
+        send_finished(job, ending, time.monotonic() - began, failure)
         return Attempt(job, ending, failure)
 
     def _run(self, handler: Handler[..., object], job: Job) -> Ending:
         context = _Context(job) if handler.takes_context else None
         run = run_atomic if handler.atomic else self._run_async if handler.is_async else run_plain
-        with self._mended():
+        with self._keep_transaction_usable():
             try:
                 ending = copy_context().run(run, handler, job, context, self)
             except ENDS_ATTEMPT as error:
-                ending = judged(handler, job, error)
-        if context is not None and context.said is not None:
-            report_progress([(job, *context.said)], using=self.using)
+                ending = ending_for_error(handler, job, error)
+        if context is not None and context.reported is not None:
+            report_progress([(job, *context.reported)], using=self.using)
         return ending
 
     @contextmanager
-    def _mended(self) -> Iterator[None]:
-        """Inside the caller's transaction a statement that failed would spoil it; so then go back to where we are."""
+    def _keep_transaction_usable(self) -> Iterator[None]:
+        """Roll back to a savepoint if a statement of the handler failed: it would spoil the caller's transaction."""
         connection = connections[self.using]
         if not connection.in_atomic_block:
             yield
@@ -89,7 +89,7 @@ class Inline:
                 with runs.around(job) if runs.around else nullcontext():
                     return Completed(await awaited(handler, job, context))
             except ENDS_ATTEMPT as error:  # here, because asyncio lets SystemExit out of its loop, not to the caller
-                return judged(handler, job, error)
+                return ending_for_error(handler, job, error)
             return SWALLOWED
 
         return async_to_sync(run)()
@@ -102,9 +102,9 @@ async def awaited(handler: Handler[..., object], job: Job, context: JobContext |
 
 
 class _Context(JobContext):
-    """Keeps what was said last, to be written when the handler has ended: an async one may not wait for that."""
+    """Keeps the last report, to be written when the handler has ended: an async one may not wait for that."""
 
-    said: tuple[float, str] | None = None
+    reported: tuple[float, str] | None = None
 
     def _report(self, fraction: float, text: str) -> None:
-        self.said = (fraction, text)
+        self.reported = (fraction, text)

@@ -84,7 +84,7 @@ class Surroundings:
         return connection
 
     def begin(self, outages: int) -> None:
-        """Before a handler: no connection that broke while nobody used it."""
+        """Before a handler: close connections that broke while they were not in use."""
         for connection in self._connections:
             raw: Any = connection.connection
             if raw is not None and (outages != self._outages or raw.closed or _has_news(raw.fileno())):

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
-from uuid import UUID
 
 from ..conf import get_settings
-from ..encoding import check_tags
 from ..engine.databases import database, own_connection
 from ..engine.queues import check_exists
 from ..exceptions import InvalidOption
@@ -19,8 +17,11 @@ from ..grouping import Grouping
 from ..handlers import Handler
 from ..identifiers import uuid7
 from ..options import check_grouping, check_int, check_seconds
+from ..text import check_tags
 from .child import Child
-from .housekeeper import Death, Keeper, Kept
+from .claims import WorkerIdentity
+from .housekeeper import Housekeeper, WatchedChild
+from .messages import ChildEnded, ChildLost, Report, StopRequested
 from .options import WorkerOptions
 from .slots import Slots
 
@@ -49,8 +50,8 @@ def work(
     """
     using = database(using)
     queues = (queue,) if isinstance(queue, str) else tuple(queue)
-    for one in queues:
-        check_exists(one, using)
+    for queue_name in queues:
+        check_exists(queue_name, using)
     if handler is not None and not callable(handler):
         raise InvalidOption("handler", f"expected a function, got {type(handler).__name__}")
     options = WorkerOptions.build(
@@ -64,39 +65,42 @@ def work(
         schedules=schedules,
         using=using,
     )
-    given: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     if batch_size is not None:
-        given["BATCH_SIZE"] = check_int(batch_size, option="batch_size", minimum=1, maximum=10_000)
+        overrides["BATCH_SIZE"] = check_int(batch_size, option="batch_size", minimum=1, maximum=10_000)
     if poll_seconds is not None:
-        given["POLL_SECONDS"] = check_seconds(poll_seconds, option="poll_seconds", minimum=0.01, maximum=LONGEST_POLL)
-    chosen = handler if handler is None or isinstance(handler, Handler) else _unnamed(handler, queues[0])
-    return LocalWorker(options, chosen, given).start()
+        overrides["POLL_SECONDS"] = check_seconds(
+            poll_seconds, option="poll_seconds", minimum=0.01, maximum=LONGEST_POLL
+        )
+    chosen = handler if handler is None or isinstance(handler, Handler) else _as_handler(handler, queues[0])
+    return LocalWorker(options, chosen, overrides).start()
 
 
-def _unnamed(function: Callable[..., Any], queue: str) -> Handler[..., Any]:
+def _as_handler(function: Callable[..., Any], queue: str) -> Handler[..., Any]:
     return Handler(function, queue=queue, name=f"{function.__module__}.{function.__qualname__}")
 
 
 class LocalWorker:
-    """A child and a keeper as threads of one process."""
+    """A child and a housekeeper as threads of one process."""
 
-    def __init__(self, options: WorkerOptions, handler: Handler[..., Any] | None, given: dict[str, Any]) -> None:
+    def __init__(self, options: WorkerOptions, handler: Handler[..., Any] | None, overrides: dict[str, Any]) -> None:
+        settings = replace(get_settings(), **overrides)
         self.name, self.incarnation = options.name, uuid7()
-        slots = Slots(options.concurrency + get_settings().ASYNC_CONCURRENCY)
-        self._child = Child(options, self.name, self.incarnation, slots, handler)
-        self._child.settings = replace(self._child.settings, **given)
-        self._keeper = Keeper(options, lost=self._lost, asked=self._asked, buried=lambda _: None)
-        self._keeper.add(Kept(self.incarnation, self.name, 0, slots, list(options.queues)))
+        slots = Slots(options.concurrency + settings.ASYNC_CONCURRENCY)
+        identity = WorkerIdentity(self.name, self.incarnation, options.using)
+        self._child = Child(identity, options, slots, settings=settings, handler=handler)
+        self._housekeeper = Housekeeper(options, report=self._handle_report)
+        self._housekeeper.add(WatchedChild(self.incarnation, self.name, 0, slots, list(options.queues)))
         self._thread = threading.Thread(target=self._run_child, name="jobqueue-worker", daemon=True)
-        self._keeping = threading.Thread(target=self._keeper.run, name="jobqueue-keeper", daemon=True)
+        self._housekeeping = threading.Thread(target=self._housekeeper.run, name="jobqueue-housekeeper", daemon=True)
 
     def start(self) -> Self:
-        self._keeping.start()
+        self._housekeeping.start()
         self._thread.start()
         return self
 
     def _run_child(self) -> None:
-        own_connection(self._child.using)
+        own_connection(self._child.identity.using)
         self._child.run()
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -110,17 +114,18 @@ class LocalWorker:
             self._child.listener.join(timeout)
         if self._child.executor.loop is not None:
             self._child.executor.loop.join(timeout)
-        self._keeper.bury(Death(self.incarnation, self.name, "has stopped"))
-        self._keeper.finish()
-        self._keeping.join(None if timeout is None else max(0.0, timeout - (time.monotonic() - began)))
-        return not self._keeping.is_alive()
+        self._housekeeper.recover(ChildEnded(self.incarnation, self.name, "has stopped"))
+        self._housekeeper.finish()
+        self._housekeeping.join(None if timeout is None else max(0.0, timeout - (time.monotonic() - began)))
+        return not self._housekeeping.is_alive()
 
-    def _asked(self) -> None:
-        """Somebody asked it to stop, from elsewhere: beside the keeper, who would otherwise wait for its own end."""
-        threading.Thread(target=self.stop, name="jobqueue-stopping", daemon=True).start()
-
-    def _lost(self, incarnation: UUID) -> None:
-        self._child.stop()
+    def _handle_report(self, report: Report) -> None:
+        """Called by the housekeeper's thread."""
+        if isinstance(report, ChildLost):
+            self._child.stop()
+        elif isinstance(report, StopRequested):
+            # In another thread, because stopping waits for the end of the housekeeper's.
+            threading.Thread(target=self.stop, name="jobqueue-stopping", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self

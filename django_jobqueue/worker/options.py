@@ -1,4 +1,4 @@
-"""What a worker was told on its command line, and what it inherits from the settings."""
+"""The options of a worker: from its command line, or else from the settings."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class WorkerOptions:
     health_port: int = 0
 
     @classmethod
-    def build(cls, **given: Any) -> WorkerOptions:
-        """With what was given, and else what the settings say."""
+    def build(cls, **overrides: Any) -> WorkerOptions:
+        """Take what is not ``None`` in ``overrides``, and the rest from the settings."""
         settings = get_settings()
         values: dict[str, Any] = {
             "processes": settings.PROCESSES,
@@ -39,5 +39,5 @@ class WorkerOptions:
             "name": f"{socket.gethostname()}-{os.getpid()}",
             "using": database(None),
         }
-        values.update({name: value for name, value in given.items() if value is not None})
+        values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)

@@ -31,7 +31,7 @@ class Failed(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The job was cancelled, by its handler or because somebody asked."""
+    """The job was cancelled, by its handler or by an operator."""
 
     text: str
 
@@ -48,7 +48,7 @@ class Recorded(NamedTuple):
 
 
 class Untouched(NamedTuple):
-    """Not begun, because a job ahead of it in its group did not succeed; with that one it has gone back."""
+    """Not begun, because a job ahead of it in its group did not succeed; with that one it was given back."""
 
 
 class Late(NamedTuple):
@@ -58,22 +58,22 @@ class Late(NamedTuple):
 Ending = Completed | Failed | Stopped | Snoozed | Recorded | Untouched | Late
 Result = tuple[Job, Ending, float]
 
-SWALLOWED = Failed("JOBQUEUE['AROUND'] swallowed what the handler raised, so that nobody knows how it ended.")
+SWALLOWED = Failed("JOBQUEUE['AROUND'] swallowed what the handler raised, so that its ending is not known.")
 
 
-def lets_group_go_on(ending: Ending) -> bool:
+def continues_group(ending: Ending) -> bool:
     """Whether the job has ended, so that the next of its group may begin."""
     return isinstance(ending, Completed | Stopped) or ending == Recorded()
 
 
-def judged(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
+def ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
     """What an exception of a handler means for its job."""
     try:
-        ending = _judged(handler, job, error.with_traceback(_without_ours(error.__traceback__)))
+        ending = _ending_for_error(handler, job, error.with_traceback(_without_our_frames(error.__traceback__)))
         if isinstance(ending, Failed) and lost_connection(error):
             return ending._replace(disconnected_at=time.monotonic())
         return ending
-    except Exception as problem:  # what it raised makes no sense: a delay that is none, a rule that is none
+    except Exception as problem:  # what it raised makes no sense: an invalid delay or rule
         return Failed(f"{type(error).__name__} cannot be understood: {type(problem).__name__}: {problem}")
 
 
@@ -98,8 +98,8 @@ _SERVER_GONE = {
 }
 
 
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """The way an error came, from the handler on; nothing of it if the handler could not even be called."""
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the handler on; nothing of it if the handler could not even be called."""
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
         trace = trace.tb_next
     return trace
@@ -108,7 +108,7 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
 _OURS = ("django_jobqueue.worker.", "django_jobqueue.handlers")
 
 
-def _judged(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
+def _ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
     if isinstance(error, JobExpired):
         return expired(job)
     if isinstance(error, RetryLater):
@@ -128,7 +128,7 @@ def _judged(handler: Handler[..., Any], job: Job, error: BaseException) -> Endin
 
 
 def _when(error: RetryLater) -> float | datetime | None:
-    """A moment stays one, because how long it is until then must be asked of the database's clock."""
+    """A datetime stays one, because the seconds until then depend on the clock of the database."""
     if isinstance(error.at, datetime):
         return error.at if timezone.is_aware(error.at) else timezone.make_aware(error.at)
     return None if error.delay is None else _delay(error.delay)

@@ -16,7 +16,7 @@ _EVERY_SECONDS = 0.2
 
 
 class Progress:
-    """A bar that is drawn only where somebody looks at it."""
+    """A progress bar, drawn only on a terminal."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self._shown_at = 0.0

@@ -1,36 +1,39 @@
-"""Writing down how jobs ended: many at once where that can be, and handing their lanes over."""
+"""Recording how jobs ended: many in one statement where possible, and handing their lanes over."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from .. import services
+from ..conf import Settings
+from ..engine.lanes import MOST_KEYS
 from ..engine.transactions import unless_locked
 from ..engine.workers import report_progress, seconds_until
 from ..exceptions import ClaimLost, InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
+from ..policies import LANED
 from ..signals import job_finished
 from ..states import JobState
+from .claims import HeldClaims, LockedResult
+from .executor import Executor
 from .outcomes import Completed, Ending, Failed, Late, Recorded, Result, Snoozed, Stopped, Untouched
+from .pace import HandlerPace
 from .sessions import DATABASE_ERRORS
-
-if TYPE_CHECKING:
-    from .child import Child
 
 logger = logging.getLogger("django_jobqueue.worker")
 
-LOCK_SECONDS = 0.05  # how long a result waits for somebody who has locked its job
-_PLAIN = Failed("")[1:]  # a failure that says nothing of its own about retrying
+LOCK_SECONDS = 0.05  # how long a result waits for another transaction that has locked its job
+_PLAIN = Failed("")[1:]  # a failure that says nothing about its retry
 
 
-def write_down(job: Job, ending: Ending, using: str) -> services.Failure | None:
-    """Record how one attempt ended, by the verb that is for it; raises what that raises."""
+def record_ending(job: Job, ending: Ending, using: str) -> services.Failure | None:
+    """Record how one attempt ended; raises what the verb for that ending raises."""
     if isinstance(ending, Completed):
         services.complete(job, ending.output, using=using)
     elif isinstance(ending, Failed):
@@ -50,7 +53,7 @@ def write_down(job: Job, ending: Ending, using: str) -> services.Failure | None:
     return None
 
 
-def tell_finished(job: Job, ending: Ending, seconds: float, failure: services.Failure | None) -> None:
+def send_finished(job: Job, ending: Ending, seconds: float, failure: services.Failure | None) -> None:
     """Send the signal that an attempt has ended."""
     error = ending.error if isinstance(ending, Failed) else None
     name = "completed" if isinstance(ending, Recorded) else type(ending).__name__.lower()
@@ -58,45 +61,75 @@ def tell_finished(job: Job, ending: Ending, seconds: float, failure: services.Fa
 
 
 class Recorder:
-    """What a child's handlers have ended with, and what became of that."""
+    """Records the results of a child's executor.
 
-    def __init__(self, child: Child) -> None:
-        self.child = child
-        self._done = self._failed = 0
-        self._first_at: float | None = None  # when the oldest result came that is not written down
-        self._aside: dict[UUID, tuple[Job, Ending, float, float]] = {}  # ended jobs that somebody else has locked
-        self._unsure: set[UUID] = set()  # jobs whose results may have been written, because only the answer was lost
-        self._failures: dict[UUID, services.Failure] = {}  # to be told of
+    ``begin`` gets the jobs that are handed over, ``begin_late`` those whose claims must be verified before they begin,
+    and ``notify_groups`` the results that were recorded. ``needs_whole`` says whether jobs of a queue are handed over
+    with all their columns, ``restarted_since`` whether the server was started or replaced since a moment.
+    """
+
+    def __init__(
+        self,
+        claims: HeldClaims,
+        executor: Executor,
+        pace: HandlerPace,
+        settings: Settings,
+        tags: tuple[str, ...],
+        *,
+        begin: Callable[[Iterable[Job]], None],
+        begin_late: Callable[[list[Job]], None],
+        notify_groups: Callable[[Iterable[Result]], None],
+        needs_whole: Callable[[str], bool],
+        restarted_since: Callable[[float], bool],
+    ) -> None:
+        self._claims, self._executor, self._pace = claims, executor, pace
+        self._settings, self._tags, self._using = settings, tags, claims.identity.using
+        self._begin, self._begin_late, self._notify_groups = begin, begin_late, notify_groups
+        self._needs_whole, self._restarted_since = needs_whole, restarted_since
+        self._oldest_at: float | None = None  # when the oldest result came that is not recorded
+        self._failures: dict[UUID, services.Failure] = {}  # for the signal
 
     def write_progress(self) -> None:
-        """How far handlers say they have come."""
-        if self.child.executor.reports:
-            reports, self.child.executor.reports = self.child.executor.reports, {}
-            report_progress(list(reports.values()), using=self.child.using)
+        """Store the progress that handlers reported."""
+        if self._executor.reports:
+            reports, self._executor.reports = self._executor.reports, {}
+            report_progress(list(reports.values()), using=self._using)
 
-    def finish(self, now: float) -> bool:
-        """Write down what has ended, together with what ends in the next moment; whether anything was."""
-        child, settings, results = self.child, self.child.settings, self.child.executor.results
+    def record_due(self, now: float) -> bool:
+        """Record what has ended, together with what ends in the next moment; whether anything was recorded."""
+        results = self._executor.results
         if not results:
             return False
-        most = child.line.most_at_once(results[0][0].policy)
-        if len(results) < min(len(child.held), settings.BATCH_SIZE, most) and not child.line.is_starving():
-            self._first_at = self._first_at or now
-            if now - self._first_at < settings.FINISH_SECONDS:
+        most = self._most_at_once(results[0][0].policy)
+        enough = min(len(self._claims.jobs), self._settings.BATCH_SIZE, most)
+        if len(results) < enough and not self._executor.ready.empty():  # else handlers have nothing to begin
+            self._oldest_at = self._oldest_at or now
+            if now - self._oldest_at < self._settings.FINISH_SECONDS:
                 return False
-        self._first_at = None
+        self._oldest_at = None
         self.record([results.popleft() for _ in range(min(len(results), most))])
         return True
 
+    def record_all(self) -> None:
+        results = self._executor.results
+        while results:
+            self.record([results.popleft() for _ in range(len(results))])
+
+    def _most_at_once(self, policy: str) -> int:
+        """How many results to record together: of lanes what one transaction may, so that others run meanwhile."""
+        most = self._settings.BATCH_SIZE
+        return min(most, MOST_KEYS) if policy in LANED else 2 * most
+
     def record(self, batch: list[Result]) -> None:
+        claims = self._claims
         try:
             self._record_batch(batch)
-            if self._unsure:
-                self._unsure.difference_update([job.id for job, _, _ in batch])
+            if claims.unconfirmed:
+                claims.unconfirmed.difference_update([job.id for job, _, _ in batch])
         except DATABASE_ERRORS:
-            self._unsure.update(job.id for job, _, _ in batch)
-            self.child.executor.results.extendleft(
-                result for result in reversed(batch) if result[0].id in self.child.held
+            claims.unconfirmed.update(job.id for job, _, _ in batch)
+            self._executor.results.extendleft(
+                result for result in reversed(batch) if result[0].id in claims.jobs
             )  # what was recorded before the connection broke is answered as lost, and harmless
             raise
 
@@ -105,7 +138,7 @@ class Recorder:
         failed: list[tuple[Job, object]] = []
         others: list[Result] = []
         late: list[Job] = []
-        self.write_progress()  # what was said last, too
+        self.write_progress()  # the last reports, too
         for job, ending, seconds in batch:
             if type(ending) is Completed:
                 completed.append((job, ending.output))
@@ -115,85 +148,104 @@ class Recorder:
                 late.append(job)
             else:
                 others.append((job, ending, seconds))
-        self.child.line.learn(batch)
+        self._pace.update(batch, self._claims.asynchronous)
         self._record_many(completed, failed)
         for job, ending, seconds in others:
             self._record_one(job, ending, seconds)
         if late:
-            self.child.line.begin_late(late)
-        self.child.line.ended(batch)
-        for id in self._aside.keys() - self.child.held.keys():
-            del self._aside[id]
+            self._resume_late(late)
+        self._notify_groups(batch)
+        for id in self._claims.locked.keys() - self._claims.jobs.keys():
+            del self._claims.locked[id]
         self._count(batch)
 
     def _record_many(self, completed: list[tuple[Job, Any]], failed: list[tuple[Job, object]]) -> None:
         if not completed and not failed:
             return
-        child = self.child
+        claims = self._claims
         finished = services.finish_many(
             completed,
             failed,
-            hand_over=self._may_take_more(),
-            tags=child.options.tags,
-            worker=child.name,
-            incarnation=child.incarnation,
+            hand_over=claims.may_claim_more(),
+            tags=self._tags,
+            worker=claims.identity.name,
+            incarnation=claims.identity.incarnation,
             lock_timeout=LOCK_SECONDS,
-            whole=child.line.shows(completed[0][0].queue_id) if completed else True,
-            using=child.using,
+            whole=self._needs_whole(completed[0][0].queue_id) if completed else True,
+            using=self._using,
         )
-        busy = set(finished.busy)
+        busy, release = set(finished.busy), claims.release
         for pairs, ending in ((completed, Completed), (failed, Failed)):
             for job, value in pairs:
                 if busy and job.id in busy:
                     self._put_aside(job, ending(value))
                 else:
-                    self._let_go(job)
-        self._say_lost(finished.lost)
+                    release(job)
+        claims.log_lost(finished.lost)
         for failure in finished.failed:
-            self._say_failed(failure)
+            self._log_failed(failure)
         if finished.next:
-            child.line.take(finished.next)
+            self._begin(finished.next)
 
-    def _say_lost(self, ids: list[UUID]) -> None:
-        """But not of results that were written after all, when only the answer was lost."""
-        lost = [str(id) for id in ids if id not in self._unsure]
-        if lost:
-            facts = {"worker": self.child.name, "job": lost[0], "jobs": lost[:20], "number": len(lost)}
-            logger.warning("a claim was lost", extra=facts)
+    def _record_one(self, job: Job, ending: Ending, seconds: float) -> None:
+        """Record one of the rarer endings by its own verb."""
+        if isinstance(ending, Failed) and ending.disconnected_at is not None:
+            if self._restarted_since(ending.disconnected_at - seconds):
+                ending = Snoozed("The database server was restarted or replaced while it ran.", 0.0)
+            else:
+                ending = ending._replace(disconnected_at=None)
+        if isinstance(ending, Recorded | Untouched):
+            if ending == Recorded(lost=True):
+                self._claims.log_lost([job.id])
+            self._claims.release(job)
+        elif unless_locked(self._using, partial(self._record_alone, job, ending), LOCK_SECONDS) is None:
+            self._put_aside(job, ending)
+        else:
+            self._claims.release(job)
 
-    def _let_go(self, job: Job) -> None:
-        """No longer ours; unless that was an old claim, and we have got the job again since."""
-        if self.child.held.get(job.id) is job:
-            del self.child.held[job.id]
+    def _record_alone(self, job: Job, ending: Ending) -> bool:
+        try:
+            failure = record_ending(job, ending, self._using)
+            if failure is not None:
+                self._log_failed(failure)
+        except InvalidTransition as error:
+            if error.state == JobState.CANCELLING:
+                services.acknowledge_cancellation(job, was_executing=True, using=self._using)
+            else:
+                self._claims.log_lost([job.id])
+        except (ClaimLost, JobNotFound):
+            self._claims.log_lost([job.id])
+        except JobQueueError as error:  # the ending makes no sense, but the job must have one
+            services.fail(job, error, using=self._using)
+        return True
+
+    def _resume_late(self, jobs: list[Job]) -> None:
+        """Begin jobs that waited too long for their claims to be trusted; those of a group are given back with it."""
+        for job in jobs:
+            if job.came_by_group:
+                self._record_one(job, Snoozed("it was begun too late", 0.0), 0.0)
+        self._begin_late([job for job in jobs if not job.came_by_group])
+
+    # ------------------------------------------------------------------------- jobs that other transactions have locked
 
     def _put_aside(self, job: Job, ending: Ending) -> None:
-        """A job that somebody else has locked is finished later, and keeps nobody waiting until then."""
-        pause = min(2 * self._aside[job.id][2], 1.0) if job.id in self._aside else 0.05
-        self._aside[job.id] = (job, ending, pause, time.monotonic() + pause)
+        """Record this result later, so that the others need not wait for the transaction that has locked its job."""
+        before = self._claims.locked.get(job.id)
+        pause = 0.05 if before is None else min(2 * before.pause, 1.0)
+        self._claims.locked[job.id] = LockedResult(job, ending, pause, time.monotonic() + pause)
 
-    def take_up(self, now: float) -> None:
-        """What was put aside and may be tried again."""
-        for job, ending, _, at in list(self._aside.values()):
-            if now >= at:
-                self.child.executor.results.append((job, ending, 0.0))
+    def retry_locked(self, now: float) -> None:
+        """Try results again that were put aside long enough."""
+        if self._claims.locked:
+            for job, ending, _, retry_at in list(self._claims.locked.values()):
+                if now >= retry_at:
+                    self._executor.results.append((job, ending, 0.0))
 
-    def unrecorded(self) -> int:
-        """How many jobs have ended, and nobody knows yet."""
-        return len(self.child.executor.results) + len(self._aside)
+    # -------------------------------------------------------------------------------------------------- logs and counts
 
-    def _may_take_more(self) -> bool:
-        child = self.child
-        if child.stopping or child.retired or child.line.is_careful():
-            return False
-        return not child.options.max_jobs or self.room_for_jobs() > 0
-
-    def room_for_jobs(self) -> int:
-        """How many more jobs ``--max-jobs`` lets it claim."""
-        return self.child.options.max_jobs - self._done - self._failed - len(self.child.held)
-
-    def _say_failed(self, failure: services.Failure) -> None:
+    def _log_failed(self, failure: services.Failure) -> None:
         facts = {
-            "worker": self.child.name,
+            "worker": self._claims.identity.name,
             "job": str(failure.id),
             "state": failure.state,
             "retries": failure.retry_count,
@@ -202,72 +254,20 @@ class Recorder:
         if job_finished.receivers:
             self._failures[failure.id] = failure
 
-    def drop(self, jobs: Iterable[Job]) -> None:
-        """Jobs whose claims were lost before they were begun."""
-        lost = list(jobs)
-        for job in lost:
-            self._let_go(job)
-        self._say_lost([job.id for job in lost])
-
-    def return_one(self, job: Job, why: str) -> None:
-        """Return a job that was not begun, uncharged."""
-        self._record_one(job, Snoozed(why, 0.0), 0.0)
-
-    def _record_one(self, job: Job, ending: Ending, seconds: float) -> None:
-        """The rarer endings, each by its verb."""
-        if isinstance(ending, Failed) and ending.disconnected_at is not None:
-            if self.child.restarted_since(ending.disconnected_at - seconds):
-                ending = Snoozed("The database server was restarted or replaced while it ran.", 0.0)
-            else:
-                ending = ending._replace(disconnected_at=None)
-        if isinstance(ending, Recorded | Untouched):
-            if ending == Recorded(lost=True):
-                self._say_lost([job.id])
-            self._let_go(job)
-        elif unless_locked(self.child.using, partial(self._record_alone, job, ending), LOCK_SECONDS) is None:
-            self._put_aside(job, ending)
-        else:
-            self._let_go(job)
-
-    def _record_alone(self, job: Job, ending: Ending) -> bool:
-        try:
-            failure = write_down(job, ending, self.child.using)
-            if failure is not None:
-                self._say_failed(failure)
-        except InvalidTransition as error:
-            if error.state == JobState.CANCELLING:
-                services.acknowledge_cancellation(job, was_executing=True, using=self.child.using)
-            else:
-                self._say_lost([job.id])
-        except (ClaimLost, JobNotFound):
-            self._say_lost([job.id])
-        except JobQueueError as error:  # the ending makes no sense, but the job must have one
-            services.fail(job, error, using=self.child.using)
-        return True
-
-    def count(self) -> None:
-        """Where the supervisor sees it."""
-        self.child.slots.count_jobs(self._done, self._failed, len(self.child.held))
-
     def _count(self, batch: list[Result]) -> None:
-        is_told, aside, done, failed = bool(job_finished.receivers), self._aside, 0, 0
+        claims, has_receivers, done, failed = self._claims, bool(job_finished.receivers), 0, 0
+        held, locked = claims.jobs, claims.locked
         for job, ending, seconds in batch:
             kind = type(ending)
-            if kind is Untouched or kind is Late or (aside and self.child.held.get(job.id) is job):
+            if kind is Untouched or kind is Late or (locked and held.get(job.id) is job):
                 continue
             if kind is Failed:
                 failed += 1
             else:
                 done += 1
-            if is_told:
-                tell_finished(job, ending, seconds, self._failures.pop(job.id, None))
-        self._done += done
-        self._failed += failed
-        self.child.asynchronous &= self.child.held.keys()
-        self.count()
-        if (
-            self.child.options.max_jobs
-            and self._done + self._failed >= self.child.options.max_jobs
-            and not self.child.retired
-        ):
-            self.child.retire("it ran --max-jobs")
+            if has_receivers:
+                send_finished(job, ending, seconds, self._failures.pop(job.id, None))
+        claims.done += done
+        claims.failed += failed
+        claims.asynchronous &= claims.jobs.keys()
+        claims.publish_counts()

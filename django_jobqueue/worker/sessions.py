@@ -38,7 +38,7 @@ def prepare(using: str) -> None:
 
 def limit(*, statement: float, lock: float = 0.0) -> None:
     """From now on, connections of this thread end statements after that many seconds, and idle transactions too."""
-    _limits.wanted = {
+    _limits.parameters = {
         "statement_timeout": f"{int(statement * 1000)}ms",
         "lock_timeout": f"{int(lock * 1000)}ms",
         # Our loops never idle inside a transaction: one that does belongs to a process that is cut off, and its locks
@@ -49,18 +49,18 @@ def limit(*, statement: float, lock: float = 0.0) -> None:
 
 @contextmanager
 def limited(using: str) -> Iterator[None]:
-    """The same limits for what is done here, behind a pooler, where a session cannot be told: in one transaction."""
-    wanted = getattr(_limits, "wanted", None)
-    if not wanted or not get_settings().POOLER:
+    """The same limits inside this block where sessions cannot be configured: behind a pooler, in one transaction."""
+    parameters = getattr(_limits, "parameters", None)
+    if not parameters or not get_settings().POOLER:
         yield
         return
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute("; ".join(f"SET LOCAL {name} = '{value}'" for name, value in wanted.items()))
+        cursor.execute("; ".join(f"SET LOCAL {name} = '{value}'" for name, value in parameters.items()))
         yield
 
 
 def _set_limits(*, connection: Any, **kwargs: Any) -> None:
-    wanted = getattr(_limits, "wanted", None)
-    if wanted and not get_settings().POOLER:
+    parameters = getattr(_limits, "parameters", None)
+    if parameters and not get_settings().POOLER:
         with connection.cursor() as cursor:
-            cursor.execute("; ".join(f"SET {name} = '{value}'" for name, value in wanted.items()))
+            cursor.execute("; ".join(f"SET {name} = '{value}'" for name, value in parameters.items()))

@@ -1,4 +1,4 @@
-"""What the handlers of a child work on, in memory that its supervisor sees, even when the child hangs or is dead."""
+"""What the handlers of a child run, in memory that its supervisor reads even when the child hangs or is dead."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _RENEWED, _DONE, _TURNED, _LEFT = 0, 8, 32, 40
 _EMPTY = bytes(_SLOT.size)
 
 
-class Running(NamedTuple):
-    """An attempt inside a handler, and when its time is used up, by the clock all processes of a machine share."""
+class RunningSlot(NamedTuple):
+    """An attempt inside a handler, and its deadline by the clock that all processes of a machine share."""
 
     attempt: workers.Running
     deadline: float
@@ -27,7 +27,7 @@ class Running(NamedTuple):
 class Slots:
     """One slot per handler that can run at once, and a few numbers. Written by the child, read by its supervisor.
 
-    Writes take no lock: a slot has one writer, and whoever decides by it looks twice.
+    Writes take no lock: a slot has one writer, and a reader that acts on it reads twice.
     """
 
     def __init__(self, count: int) -> None:
@@ -35,7 +35,7 @@ class Slots:
         self._memory = mmap.mmap(-1, _HEAD.size + count * _SLOT.size)
 
     def reset(self) -> None:
-        """Nothing of the child before is left."""
+        """Clear what the child before has written."""
         self._memory[:] = bytes(len(self._memory))
 
     def enter(self, slot: int, id: bytes, number: int, deadline: float) -> None:
@@ -45,46 +45,46 @@ class Slots:
         start = _HEAD.size + slot * _SLOT.size
         self._memory[start : start + _SLOT.size] = _EMPTY
 
-    def running(self) -> list[Running]:
-        found = []
+    def running(self) -> list[RunningSlot]:
+        running = []
         for slot in range(self.count):
             id, number, deadline = _SLOT.unpack_from(self._memory, _HEAD.size + slot * _SLOT.size)
             if deadline:
-                found.append(Running(workers.Running(UUID(bytes=id), number), deadline))
-        return found
+                running.append(RunningSlot(workers.Running(UUID(bytes=id), number), deadline))
+        return running
 
-    # When the keeper last told the database that this child is alive; 0 before its row exists.
+    # When the housekeeper last renewed the row of this child; 0 before its row exists.
 
     @property
-    def renewed(self) -> float:
+    def renewed_at(self) -> float:
         return float(_TIME.unpack_from(self._memory, _RENEWED)[0])
 
-    @renewed.setter
-    def renewed(self, moment: float) -> None:
+    @renewed_at.setter
+    def renewed_at(self, moment: float) -> None:
         _TIME.pack_into(self._memory, _RENEWED, moment)
 
-    def silence(self) -> float:
-        """For how many seconds the database has not heard of this child."""
-        return time.monotonic() - self.renewed
+    def seconds_since_renewal(self) -> float:
+        """How long ago the housekeeper renewed the row of this child."""
+        return time.monotonic() - self.renewed_at
 
-    # When its loop last came round: a process that waits for an answer that never comes looks well otherwise.
+    # When its loop last came round: nothing else shows that a process waits for an answer that never comes.
 
     @property
-    def turned(self) -> float:
+    def turned_at(self) -> float:
         return float(_TIME.unpack_from(self._memory, _TURNED)[0])
 
-    @turned.setter
-    def turned(self, moment: float) -> None:
+    @turned_at.setter
+    def turned_at(self, moment: float) -> None:
         _TIME.pack_into(self._memory, _TURNED, moment)
 
     # The exit code with which it leaves by itself: a handler may leave with any.
 
     @property
-    def left(self) -> int:
+    def exit_code(self) -> int:
         return int(struct.unpack_from("=Q", self._memory, _LEFT)[0])
 
-    @left.setter
-    def left(self, code: int) -> None:
+    @exit_code.setter
+    def exit_code(self, code: int) -> None:
         struct.pack_into("=Q", self._memory, _LEFT, code)
 
     def count_jobs(self, done: int, failed: int, held: int) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from django_jobqueue import services
 from django_jobqueue.admin.blocked_keys import BlockedKeyAdmin
-from django_jobqueue.engine.lane_view import behind
 from django_jobqueue.models import Operation
+from django_jobqueue.services.inspect.lanes import behind
 from django_jobqueue.states import JobState
 from tests.admin.pages import BLOCKED, job_url, read
 from tests.factories import JobFactory, QueueFactory

@@ -260,7 +260,7 @@ def test_select_all_means_what_the_filters_find(boss, queue, jobs):
 
 def test_without_scripts_a_button_goes_on(boss, queue):
     job = JobFactory(queue=queue, state=JobState.FAILED)
-    operation = services.begin_operation("retry", selection={"model": "job", "query": ""}, operator="x")
+    operation = services.begin_operation("retry", selection={}, operator="x")
 
     response = boss.post(f"/admin/jobqueue/operation/{operation.pk}/advance/")
 
@@ -269,7 +269,7 @@ def test_without_scripts_a_button_goes_on(boss, queue):
 
 
 def test_an_operation_is_stopped_and_resumed(boss, queue):
-    operation = services.begin_operation("retry", selection={"model": "job", "query": ""}, operator="x")
+    operation = services.begin_operation("retry", selection={}, operator="x")
     page = f"/admin/jobqueue/operation/{operation.pk}/"
 
     boss.post(f"{page}stop/")

@@ -41,7 +41,7 @@ def test_it_says_why_and_what_became_of_it(boss, blocked):
 
     page = read(boss.get(job_url(failed))).text
 
-    assert "It blocks the key 'ada' until somebody retries or skips it." in page
+    assert "It blocks the key 'ada' until an operator retries or skips it." in page
     assert "ShopError: the card has expired" in page
     assert "attempt 3" in page
 
@@ -57,7 +57,7 @@ def test_its_neighbours_in_the_lane_are_shown(boss, blocked):
 
 
 def test_the_blocker_is_a_neighbour_however_far(boss, fifo_queue, monkeypatch):
-    monkeypatch.setattr("django_jobqueue.engine.lane_view.LOOKED_AROUND", 1)
+    monkeypatch.setattr("django_jobqueue.services.inspect.lanes.LOOKED_AROUND", 1)
     failed = JobFactory(queue=fifo_queue, singleton_key="a", state=JobState.FAILED)
     for number in range(5):
         JobFactory(queue=fifo_queue, singleton_key=f"other-{number}")

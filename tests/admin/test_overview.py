@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.admin.charts import PERIODS, Chart, Series, charts, count_text, nice, steps_of
-from django_jobqueue.admin.overview import pulse
 from django_jobqueue.models import Maintenance, QueueMinute, Worker
+from django_jobqueue.services.inspect.backlog import pulse
 from django_jobqueue.states import JobState
 from tests.admin.pages import read
 from tests.factories import JobFactory, QueueFactory
@@ -156,6 +156,15 @@ def test_the_pulse_changes_with_what_a_person_should_see(queue, fifo_queue):
 
     assert len(set(marks)) == 4
     assert pulse(using="default")[1] == 1
+
+
+def test_the_pulse_changes_when_a_worker_has_been_silent_for_as_long_as_settings_say(settings):
+    settings.JOBQUEUE = {"WORKER_LOST_SECONDS": 50.0}
+    Worker.objects.create(name="web", heartbeat_at=ago(seconds=40))
+    alive = pulse(using="default")
+    settings.JOBQUEUE = {"WORKER_LOST_SECONDS": 20.0}
+
+    assert pulse(using="default") != alive
 
 
 def test_a_refresh_asks_the_queue_once(boss, queue, django_assert_num_queries):

@@ -9,10 +9,11 @@ from django.db import connection
 from django.utils import timezone
 
 from django_jobqueue import services
-from django_jobqueue.admin.charts import PERIODS, STEPS, TIMES
-from django_jobqueue.engine.paging import MANY
+from django_jobqueue.admin.charts import PERIODS
+from django_jobqueue.counting import MANY
+from django_jobqueue.engine.sql.statistics import RANGES, STEPS, SUMMARIZE, TIMES
 from django_jobqueue.models import Job
-from django_jobqueue.statistics import RANGES, SUMMARIZE
+from django_jobqueue.states import DEAD
 from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, job_url
 from tests.test_plans import _analyze, _fill, explained
 
@@ -122,10 +123,10 @@ def test_a_job_and_what_can_be_done_to_it(boss, filled, django_assert_max_num_qu
 
 
 def test_a_bit_of_a_large_operation(boss, filled):
-    operation = services.begin_operation("retry", selection={"model": "job", "query": "state=dead"}, operator="boss")
+    operation = services.begin_operation("retry", selection={"states": sorted(DEAD)}, operator="boss")
 
     with explained() as plans:
-        services.advance_operation(operation, Job.objects.dead(), seconds=0)
+        services.advance_operation(operation, seconds=0)
         boss.post(f"{OPERATIONS}{operation.pk}/advance/")
 
     assert plans.sequential == []
@@ -137,21 +138,21 @@ def test_what_was_shown_is_found_by_the_same_indexes(boss, filled, verb):
     """Whether a change is in a snapshot is asked of the rows that an index found."""
     ticked = [str(Job.objects.values_list("pk", flat=True)[0])]
     given = {"action": f"{verb}_jobs", "_selected_action": ticked, "index": 0, "select_across": 1}
-    operation = services.begin_operation(verb, selection={"model": "job", "query": ""}, operator="boss", reason="x")
+    operation = services.begin_operation(verb, selection={}, operator="boss", reason="x")
 
     with explained() as plans:
         assert boss.post(JOBS, given).status_code == 200
-        services.advance_operation(operation, Job.objects.all(), seconds=0)
+        services.advance_operation(operation, seconds=0)
 
     assert plans.sequential == []
     assert unbounded(plans) == []
 
 
 def test_what_came_later_is_counted_by_an_index(filled):
-    operation = services.begin_operation("retry", selection={}, operator="boss")
+    operation = services.begin_operation("retry", selection={"queue": "other"}, operator="boss")
 
     with explained() as plans:
-        ended = services.advance_operation(operation, Job.objects.in_queue("other"), seconds=50)
+        ended = services.advance_operation(operation, seconds=50)
 
     assert (ended.state, ended.details["came_later"]) == ("done", 0)
     assert plans.sequential == []

@@ -79,9 +79,9 @@ def measure(runs: int, scale: float) -> list[Row]:
         from django.test.utils import override_settings
 
         from django_jobqueue import services
+        from django_jobqueue.engine.sql.statistics import RANGES, SUMMARIZE
         from django_jobqueue.models import Job
         from django_jobqueue.services.operations import begin_operation
-        from django_jobqueue.statistics import RANGES, SUMMARIZE
 
         services.create_queue("plain")
         services.create_fifo_queue("ordered")
@@ -100,7 +100,7 @@ def measure(runs: int, scale: float) -> list[Row]:
             early = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(time.time() - number * 0.4))
             pages = {name: path.format(half=number // 2, early=early) for name, path in LISTS.items()}
             pages |= {"job that blocks": f"job/{blocked.pk}/change/", "job that waits": f"job/{waiting.pk}/change/"}
-            operation = begin_operation("retry", selection={"model": "job", "query": "state=dead"}, operator="bench")
+            operation = begin_operation("retry", selection={"states": ["expired", "failed"]}, operator="bench")
             pages["operation"] = f"operation/{operation.pk}/change/"
             found = [_row(client, name, f"/admin/jobqueue/{path}", runs) for name, path in pages.items()]
             return [*found, _refresh(runs)]
@@ -109,7 +109,7 @@ def measure(runs: int, scale: float) -> list[Row]:
 def _refresh(runs: int) -> Row:
     """What the database spends on one question of an open overview, beside one fetch."""
     from django_jobqueue import services
-    from django_jobqueue.admin.overview import pulse
+    from django_jobqueue.services.inspect.backlog import pulse
 
     def fetched() -> float:
         jobs: list[Any] = []

@@ -23,11 +23,6 @@ COPY jobqueue_job (id, queue_id, policy, name, priority, singleton_key, group_ke
     retry_delay, retry_backoff, retry_delay_max, expire_in_seconds, heartbeat_seconds, retention_seconds,
     delete_after_seconds, delete_failed_after_seconds) FROM STDIN
 """
-PICK = """
-SELECT ctid AS tid FROM jobqueue_job_default
-WHERE queue_id = 'plain' AND state IN ('created', 'retry', 'unknown_retry') AND hold IS NULL
-ORDER BY priority DESC, position LIMIT %s FOR UPDATE SKIP LOCKED
-"""
 NUMBER = 1  # of all claims: here no commit is lost
 
 
@@ -52,14 +47,8 @@ def drain(dsn: str, batch: int, *, whole: bool = True) -> int:
     fetch, complete, id = _statements(whole)
     done = 0
     with _connect(dsn) as connection:
-        while rows := connection.execute(fetch, (batch, "raw", None, NUMBER, None)).fetchall():
-            claims = (
-                _array([row[2] for row in rows]),
-                [row[id] for row in rows],
-                [NUMBER] * len(rows),
-                [None] * len(rows),
-            )
-            connection.execute(complete, claims)
+        while rows := connection.execute(fetch, _claiming(batch)).fetchall():
+            connection.execute(complete, _claims([row[2] for row in rows], [row[id] for row in rows]))
             done += len(rows)
     return done
 
@@ -71,11 +60,11 @@ def effects(dsn: str, batch: int) -> int:
     with _connect(dsn) as connection:
         while True:
             with connection.transaction():
-                row = connection.execute(fetch, (1, "raw", None, NUMBER, None)).fetchone()
+                row = connection.execute(fetch, _claiming(1)).fetchone()
                 if row is None:
                     return done
                 connection.execute("INSERT INTO bench_effect (n) VALUES (%s)", [done])
-                connection.execute(complete, (_array([row[2]]), [row[id]], [NUMBER], [None]))
+                connection.execute(complete, _claims([row[2]], [row[id]]))
             done += 1
 
 
@@ -92,14 +81,19 @@ def _statements(whole: bool) -> tuple[str, str, int]:
     from django_jobqueue.partitions import DEFAULT
 
     columns = sql.parts.CLAIMED if whole else sql.parts.NEEDED
-    fetch = sql.parts.at(DEFAULT, sql.fetch.PICK_AND_CLAIM, columns)
-    fetch = fetch.format(candidates=f"picked AS MATERIALIZED ({PICK})")
+    fetch = sql.parts.at(DEFAULT, sql.fetch.CLAIM_FRONT, columns)
     return fetch, sql.parts.at(DEFAULT, sql.finish.COMPLETE_HERE), columns.index("id") + 3
 
 
-def _array(places: list[str]) -> str:
-    """Of places of rows, a type that psycopg does not know."""
-    return "{" + ",".join(f'"{place}"' for place in places) + "}"
+def _claiming(limit: int) -> dict[str, Any]:
+    queue = {"queue": "plain", "policy": "standard", "partition": False}
+    return {**queue, "limit": limit, "worker": "raw", "incarnation": None, "number": NUMBER, "lease": None}
+
+
+def _claims(places: list[str], ids: list[Any]) -> dict[str, Any]:
+    """Of the rows that were claimed; psycopg does not know the type of their places."""
+    tids = "{" + ",".join(f'"{place}"' for place in places) + "}"
+    return {"tids": tids, "ids": ids, "numbers": [NUMBER] * len(ids), "outputs": [None] * len(ids)}
 
 
 def _connect(dsn: str) -> psycopg.Connection:

@@ -286,7 +286,5 @@ def test_no_schedules_are_no_error(db):
 
 @pytest.fixture(autouse=True)
 def _same_handlers():
-    before = dict(handlers._handlers)
-    yield
-    handlers._handlers.clear()
-    handlers._handlers.update(before)
+    with handlers.registry.restored():
+        yield

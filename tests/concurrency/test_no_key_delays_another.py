@@ -15,9 +15,9 @@ from django.test import override_settings
 
 from django_jobqueue import services
 from django_jobqueue.engine import lanes
+from django_jobqueue.engine.prepared_statements import text_array
 from django_jobqueue.engine.refused_keys import refusals_of
 from django_jobqueue.engine.sql.lanes import TRY_KEYS
-from django_jobqueue.engine.transactions import text_array
 from django_jobqueue.models import Job, Worker
 from django_jobqueue.states import JobState
 from tests.past import ago, rewrite
@@ -77,7 +77,7 @@ def test_a_key_that_stays_locked_is_not_tried_by_every_fetch(laned_queue, other:
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if sql == TRY_KEYS:
-            tries.append(params[1])
+            tries.append(params["keys"])
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(note):

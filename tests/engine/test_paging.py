@@ -7,6 +7,8 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 
+from django_jobqueue import counting
+from django_jobqueue.counting import Count
 from django_jobqueue.engine import paging
 from django_jobqueue.engine.paging import count, first_number, last_number, look
 from django_jobqueue.models import Job
@@ -98,6 +100,7 @@ def test_what_an_index_knows_is_asked_for_directly(untouched_table, queue):
 @pytest.mark.parametrize("number", (0, 1, 39, 40, 41))
 def test_up_to_many_are_counted_exactly(queue, few, monkeypatch, number):
     monkeypatch.setattr(paging, "MANY", 40)
+    monkeypatch.setattr(counting, "MANY", 40)
     if number:
         numbered(queue, *range(1, number + 1))
 
@@ -109,8 +112,8 @@ def test_up_to_many_are_counted_exactly(queue, few, monkeypatch, number):
 def test_what_no_index_knows_is_counted_among_the_newest(queue, few):
     numbered(queue, *range(1, 101), name="a")
 
-    assert count(Job.objects.filter(name="a")) == paging.Count(40, 40)
-    assert count(Job.objects.filter(name="a", seq__gt=90)) == paging.Count(10, 40)
+    assert count(Job.objects.filter(name="a")) == Count(40, 40)
+    assert count(Job.objects.filter(name="a", seq__gt=90)) == Count(10, 40)
 
 
 def test_in_a_small_table_the_count_is_exact(queue, few):

@@ -24,7 +24,7 @@ OFTEN = prepared_statements.AFTER + 3
 def _as_in_a_new_process() -> Iterator[None]:
     connection.close()
     yield
-    prepared_statements._forgetful.clear()
+    prepared_statements.names.forget()
     connection.close()
 
 
@@ -96,7 +96,7 @@ def test_a_connection_without_the_names_costs_only_a_second_try(queue, fifo_queu
 def test_a_name_that_another_client_gave_on_the_same_connection_is_no_obstacle(queue):  # G13 fault 33
     for _ in range(OFTEN):
         work_on_one(queue)
-    prepared_statements._uses.clear()
+    prepared_statements.names.uses.clear()
 
     for _ in range(OFTEN):
         work_on_one(queue)

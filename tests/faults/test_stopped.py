@@ -159,7 +159,7 @@ def test_a_worker_can_be_stopped_from_elsewhere(start, history, gates):  # R389
     runs(history, job)
 
     asked = services.stop_worker(worker.asked_name)
-    until(lambda: worker.says("somebody asked this worker to stop"), "it has heard")
+    until(lambda: worker.says("an operator asked this worker to stop"), "it has heard")
     gates.open("go")
 
     assert asked == 2
@@ -290,7 +290,7 @@ def test_probes_are_answered_again_when_the_keeper_died(start):  # issue: --heal
 
     os.kill(worker.keeper(), signal.SIGKILL)
 
-    until(lambda: worker.says("the keeper"), "that is noticed")
+    until(lambda: worker.says("the housekeeper"), "that is noticed")
     until(lambda: get(port, "/healthz")[0] == 200, "it is well again")
 
 

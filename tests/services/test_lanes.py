@@ -344,7 +344,7 @@ def test_a_batch_waits_a_moment_for_keys_that_somebody_looks_at(fifo_queue):
 
     with connection.copy().cursor() as other:  # as a fetch does, which found these keys taken
         other.execute("BEGIN")
-        other.execute(sql.lanes.TRY_KEYS, [fifo_queue.name, keys[:10]])
+        other.execute(sql.lanes.TRY_KEYS, {"queue": fifo_queue.name, "keys": keys[:10]})
 
         def watch(execute, sql, params, many, context):
             result = execute(sql, params, many, context)

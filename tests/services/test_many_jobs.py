@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection, transaction
 
 from django_jobqueue import services
 from django_jobqueue.engine import paging
 from django_jobqueue.exceptions import InvalidOption
+from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Job, Operation
+from django_jobqueue.selection import Selection
 from django_jobqueue.services import operations
 from django_jobqueue.states import JobState
 from tests.factories import JobFactory
-from tests.past import reread
+from tests.past import ago, left_alone, reread
 
 pytestmark = pytest.mark.django_db
 
@@ -26,8 +29,8 @@ def failed(queue, number):
     return [JobFactory(queue=queue, state=JobState.FAILED) for _ in range(number)]
 
 
-def finished(operation, jobs=None):
-    return services.advance_operation(operation, jobs, seconds=50)
+def finished(operation):
+    return services.advance_operation(operation, seconds=50)
 
 
 def begun(verb, **options):
@@ -50,16 +53,16 @@ def test_a_named_selection_is_done_and_recorded(queue):
 
 def test_a_filter_is_done_a_bit_at_a_time(queue, bits):
     failed(queue, 5)
-    operation = begun("retry", selection={"query": "state=failed"})
+    operation = begun("retry", selection={"states": ["failed"]})
 
-    first = services.advance_operation(operation, Job.objects.all(), seconds=0)
-    second = services.advance_operation(operation, Job.objects.all(), seconds=0)
+    first = services.advance_operation(operation, seconds=0)
+    second = services.advance_operation(operation, seconds=0)
 
     assert [(one.state, one.moved) for one in (first, second)] == [("running", 2), ("running", 4)]
     assert first.cursor
     assert second.cursor
     assert first.cursor["place"] < second.cursor["place"]
-    last = finished(operation, Job.objects.all())
+    last = finished(operation)
     assert (last.state, last.moved, last.refused) == ("done", 5, 0)
     assert not Job.objects.in_state("failed").exists()
 
@@ -69,7 +72,7 @@ def test_what_is_sent_later_is_not_meant(queue, bits):
     operation = begun("retry", selection={})
     late = failed(queue, 1)[0]
 
-    operation = finished(operation, Job.objects.all())
+    operation = finished(operation)
 
     assert (operation.state, operation.moved) == ("done", 3)
     assert reread(late).state == "failed"
@@ -78,14 +81,14 @@ def test_what_is_sent_later_is_not_meant(queue, bits):
 def test_a_stopped_operation_rests_until_it_is_resumed(queue, bits):
     failed(queue, 5)
     operation = begun("retry", selection={})
-    services.advance_operation(operation, Job.objects.all(), seconds=0)
+    services.advance_operation(operation, seconds=0)
 
     assert services.stop_operation(operation)
-    rested = finished(operation, Job.objects.all())
+    rested = finished(operation)
     assert (rested.state, rested.moved) == ("stopped", 2)
     assert not services.stop_operation(operation)
     assert services.resume_operation(operation)
-    assert finished(operation, Job.objects.all()).moved == 5
+    assert finished(operation).moved == 5
     assert not services.resume_operation(operation)
 
 
@@ -94,7 +97,7 @@ def test_two_who_advance_it_take_turns_and_do_nothing_twice(queue, bits, race): 
     failed(queue, 20)
     operation = begun("retry", selection={})
 
-    race(3, lambda: services.advance_operation(operation, Job.objects.all(), seconds=50))
+    race(3, lambda: services.advance_operation(operation, seconds=50))
 
     operation.refresh_from_db()
     assert (operation.state, operation.moved, operation.refused) == ("done", 20, 0)
@@ -104,7 +107,7 @@ def test_two_who_advance_it_take_turns_and_do_nothing_twice(queue, bits, race): 
 def test_a_bit_that_fails_leaves_no_trace_and_goes_on_later(queue, bits, monkeypatch):
     jobs = failed(queue, 4)
     operation = begun("retry", selection={})
-    services.advance_operation(operation, Job.objects.all(), seconds=0)
+    services.advance_operation(operation, seconds=0)
 
     def break_down(*args, **kwargs):
         raise RuntimeError("the process dies")
@@ -112,16 +115,16 @@ def test_a_bit_that_fails_leaves_no_trace_and_goes_on_later(queue, bits, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(operations, "F", break_down)  # after the jobs were moved, before it is noted
         with pytest.raises(RuntimeError):
-            services.advance_operation(operation, Job.objects.all(), seconds=0)
+            services.advance_operation(operation, seconds=0)
     assert [reread(job).state for job in jobs] == ["retry", "retry", "failed", "failed"]
 
-    assert finished(operation, Job.objects.all()).moved == 4
+    assert finished(operation).moved == 4
 
 
 def test_a_skip_keeps_who_and_why_with_each_job(fifo_queue):
     job = JobFactory(queue=fifo_queue, singleton_key="a", state=JobState.FAILED)
 
-    finished(begun("skip", selection={}), Job.objects.all())
+    finished(begun("skip", selection={}))
 
     assert (reread(job).state, reread(job).note) == ("stopped", "olga: because")
 
@@ -149,13 +152,8 @@ def test_cancel_and_delete_take_what_they_can(queue):
     assert list(Job.objects.all()) == [other]
 
 
-def test_a_filter_needs_a_queryset(queue):
-    with pytest.raises(InvalidOption, match="queryset"):
-        finished(begun("retry", selection={}))
-
-
 def test_an_operation_over_nothing_is_done_at_once(db):
-    assert finished(begun("retry", selection={}), Job.objects.all()).state == "done"
+    assert finished(begun("retry", selection={})).state == "done"
 
 
 def test_retry_with_other_data_keeps_what_it_was(queue):
@@ -173,4 +171,158 @@ def test_windows_are_used_however_sparse(queue, bits, monkeypatch):
     failed(queue, 7)
     JobFactory(queue=queue)
 
-    assert finished(begun("delete", selection={}), Job.objects.all()).moved == 7
+    assert finished(begun("delete", selection={})).moved == 7
+
+
+def test_a_cancel_by_force_is_one_in_every_bit(queue, bits):
+    jobs = [JobFactory(queue=queue, state=JobState.ACTIVE) for _ in range(3)]
+
+    operation = finished(begun("cancel", selection={}, force=True))
+
+    assert (operation.state, operation.moved) == ("done", 3)
+    assert {reread(job).state for job in jobs} == {"stopped"}
+    with pytest.raises(InvalidOption, match="force"):
+        begun("retry", selection={}, force=True)
+
+
+@pytest.mark.parametrize(
+    "selection", ({"query": "state=failed"}, {"states": ["sleeping"]}, "queue", {"ids": ["x"]}, [], "")
+)
+def test_a_selection_that_is_none_is_refused(queue, selection):
+    with pytest.raises(InvalidOption):
+        begun("retry", selection=selection)
+    assert not Operation.objects.exists()
+
+
+def test_ids_and_a_selection_together_are_refused(queue):
+    with pytest.raises(InvalidOption, match="cannot be given together"):
+        begun("retry", ids=[], selection={})
+
+
+def test_a_selection_with_a_snapshot_means_the_jobs_of_that_moment(queue):
+    snapshot = services.current_snapshot()
+
+    operation = begun("retry", selection=Selection(queue=queue.name, snapshot=snapshot))
+
+    assert operation.snapshot == snapshot
+    assert "snapshot" not in operation.selection
+    assert operations.selection_of(operation).snapshot == snapshot
+
+
+# ------------------------------------------------------------------------------------------- continued by housekeeping
+
+
+def test_an_operation_that_no_process_advances_is_continued(queue, fifo_queue, bits):
+    jobs = failed(queue, 5)
+    spared = JobFactory(queue=fifo_queue, singleton_key="a", state=JobState.FAILED)
+    operation = begun("retry", selection={"queue": queue.name})
+    services.advance_operation(operation, seconds=0)
+    left_alone(operation)
+
+    assert operations.advance_operations() == {"retry": 3}
+
+    operation.refresh_from_db()
+    assert (operation.state, operation.moved) == ("done", 5)
+    assert {reread(job).state for job in jobs} == {"retry"}
+    assert reread(spared).state == "failed"
+
+
+def test_an_operation_that_was_never_advanced_is_continued(queue):
+    failed(queue, 1)
+    Operation.objects.filter(pk=begun("retry", selection={}).pk).update(started_at=ago(seconds=60))
+
+    assert operations.advance_operations() == {"retry": 1}
+
+
+def test_an_operation_that_was_advanced_just_now_is_left_to_its_process(queue, bits):
+    failed(queue, 5)
+    operation = begun("retry", selection={})
+    fresh = begun("retry", selection={})
+
+    services.advance_operation(operation, seconds=0)
+    Operation.objects.filter(pk=operation.pk).update(started_at=ago(hours=1))
+
+    assert operations.advance_operations() == {}
+    operation.refresh_from_db()
+    fresh.refresh_from_db()
+    assert (operation.moved, fresh.moved) == (2, 0)
+
+
+def test_an_operation_that_was_stopped_is_not_continued(queue):
+    failed(queue, 1)
+    operation = left_alone(begun("retry", selection={}))
+    services.stop_operation(operation)
+
+    assert operations.advance_operations() == {}
+
+
+def test_an_operation_goes_on_after_the_clock_was_put_back(queue):
+    failed(queue, 1)
+    left_alone(begun("retry", selection={}), seconds=-3_600)
+
+    assert operations.advance_operations() == {"retry": 1}
+
+
+def test_housekeeping_stops_in_time_and_goes_on_in_the_next_turn(queue, bits):
+    failed(queue, 3)
+    left_alone(begun("retry", selection={}))
+
+    assert operations.advance_operations(seconds=0) == {}
+    assert operations.advance_operations() == {"retry": 3}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_operation_that_another_process_has_locked_is_skipped(queue, race):
+    failed(queue, 1)
+    operation = left_alone(begun("retry", selection={}))
+    other = left_alone(begun("skip", selection={"states": ["retry"]}))
+
+    def advance() -> dict[str, int]:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '5s'")  # because the test waits for who waits for the test
+        return operations.advance_operations()
+
+    with transaction.atomic():
+        Operation.objects.select_for_update().get(pk=operation.pk)
+        done = race(1, advance)
+
+    assert done == [{"skip": 0}]
+    other.refresh_from_db()
+    assert (other.state, Operation.objects.get(pk=operation.pk).moved) == ("done", 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_operation_that_fails_does_not_keep_others_from_going_on(queue, monkeypatch):
+    job = failed(queue, 1)[0]
+    broken = left_alone(begun("skip", selection={}), seconds=3_600)
+    left_alone(begun("retry", selection={}))
+
+    def break_down(*args, **kwargs):
+        raise RuntimeError("it fails")
+
+    monkeypatch.setattr(operations, "skip", break_down)
+    with pytest.raises(RuntimeError):
+        operations.advance_operations()
+
+    assert reread(job).state == "retry"
+    broken.refresh_from_db()
+    assert broken.state == "running"
+
+
+def test_an_operation_that_cannot_be_read_is_stopped_and_logged(queue, caplog):
+    failed(queue, 1)
+    unreadable = left_alone(begun("retry", selection={}))
+    Operation.objects.update(selection={"query": "state=failed"})
+
+    assert operations.advance_operations() == {}
+
+    unreadable.refresh_from_db()
+    assert unreadable.state == "stopped"
+    assert "its selection cannot be read" in caplog.text
+
+
+def test_a_pass_of_maintenance_continues_operations(queue):
+    failed(queue, 2)
+    left_alone(begun("retry", selection={}))
+
+    assert maintain()["operations"].done == {"retry": 2}

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_jobqueue import services
-from django_jobqueue.engine.notifications import CHANNEL
+from django_jobqueue.engine.sql.send import CHANNEL
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
 

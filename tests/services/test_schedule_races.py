@@ -30,7 +30,7 @@ DEADLINE_SECONDS = 60
 
 @pytest.fixture(autouse=True)
 def _no_trouble() -> None:
-    schedules._troubled.clear()
+    schedules.troubled.forget()
 
 
 def check_one_job_per_slot() -> None:
@@ -131,7 +131,7 @@ def test_a_transaction_that_does_not_end_holds_up_one_schedule_and_no_other(excl
         assert race(1, services.send_due) == [0]  # without waiting again
         transaction.set_rollback(not is_stored)
 
-    schedules._troubled.clear()  # some seconds later
+    schedules.troubled.forget()  # some seconds later
     assert services.send_due() == (0 if is_stored else 1)
     assert [run.job_id is None for run in runs("waits")] == [is_stored]
 

@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_jobqueue import cron, services
+from django_jobqueue.engine.sql.schedules import FORGET_RUNS
 from django_jobqueue.exceptions import (
     InvalidData,
     InvalidOption,
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _no_trouble() -> None:
-    schedules._troubled.clear()
+    schedules.troubled.forget()
 
 
 # ------------------------------------------------------------------------------------------------------ making them
@@ -462,7 +463,7 @@ def test_forgetting_reads_an_index(queue):
     ScheduleRun.objects.bulk_create(ScheduleRun(schedule_id="a", slot=now - timedelta(minutes=n)) for n in range(5_000))
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE jobqueue_schedulerun, jobqueue_schedule")
-        cursor.execute(f"EXPLAIN {schedules._FORGET}", [30, 100, 100])
+        cursor.execute(f"EXPLAIN {FORGET_RUNS}", [30, 100, 100])
         plan = "\n".join(row[0] for row in cursor.fetchall())
 
     assert "jobqueue_schedule_run_one_per_slot" in plan

@@ -13,11 +13,11 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 
 from django_jobqueue import services
+from django_jobqueue.engine.assignments import CANCELLED
 from django_jobqueue.engine.notifications import subscribed
 from django_jobqueue.exceptions import InvalidOption, InvalidTransition, QueueNotFound, StreamClosed
 from django_jobqueue.models import Job, Worker
-from django_jobqueue.services.assigner import CANCELLED
-from django_jobqueue.services.stream import _close_at_exit
+from django_jobqueue.services.stream import open_streams
 from django_jobqueue.states import JobState
 from tests.factories import JobFactory, QueueFactory
 from tests.past import ago, reread, rewrite
@@ -651,7 +651,7 @@ def test_what_was_delivered_to_a_process_that_ends_is_recovered(queue):  # R222 
     undelivered = sent(queue)
     until(lambda: active() == 2, "it is assigned")
 
-    _close_at_exit()  # what Python does then
+    open_streams.exit()  # what Python does then
 
     assert now(undelivered).state == JobState.RETRY
     assert services.recover_lost() == {queue.name: 1}

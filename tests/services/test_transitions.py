@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from django_jobqueue import services
-from django_jobqueue.engine.transitions import Change, move_each
+from django_jobqueue.engine.transitions import Become, Change, move
 from django_jobqueue.exceptions import InvalidTransition
 from django_jobqueue.states import FOLLOWS, JobState
 
@@ -20,15 +20,15 @@ pytestmark = pytest.mark.django_db
 def test_a_transition_happens_exactly_if_the_table_lists_it(queue, state, wanted):  # C2
     job = job_in(state, queue)
 
-    def move() -> None:
-        move_each("default", [job.pk], lambda _: lambda _: Change(wanted))
+    def moved() -> None:
+        move("default", [job.pk], Become(Change(wanted)))
 
     if wanted in FOLLOWS[state]:
-        move()
+        moved()
         assert now(job).state == wanted
     else:
         with pytest.raises(InvalidTransition, match=f"{state}.*{wanted}"):
-            move()
+            moved()
         assert now(job).state == state
 
 

@@ -51,7 +51,7 @@ def test_an_ended_job_says_how_and_when(queue, state):
 def test_a_dead_ordered_job_says_what_it_blocks(fifo_queue, state):
     job = JobFactory(queue=fifo_queue, state=state, singleton_key="a")
 
-    assert "It blocks the key 'a' until somebody retries or skips it." in services.why(job)
+    assert "It blocks the key 'a' until an operator retries or skips it." in services.why(job)
 
 
 def test_a_paused_queue_is_named(queue, worker):

@@ -258,7 +258,7 @@ def test_the_decorator_takes_them_where_django_lets_it():
     job = job_of(make().enqueue(order_id=7))
 
     assert (job.singleton_key, job.retry_limit) == ("order 7", 5)
-    del handlers._handlers[job.name]
+    del handlers.registry.by_name[job.name]
 
 
 @pytest.mark.parametrize(
@@ -352,11 +352,8 @@ def test_a_result_whose_queue_is_no_longer_allowed_can_still_be_read():
 @pytest.fixture
 def forgotten() -> Any:
     """As in a process that has imported no tasks."""
-    before = dict(handlers._handlers)
-    handlers._handlers.clear()
-    yield
-    handlers._handlers.clear()
-    handlers._handlers.update(before)
+    with handlers.registry.restored(empty=True):
+        yield
 
 
 def test_a_task_is_found_by_its_path_in_an_installed_app(forgotten, settings):

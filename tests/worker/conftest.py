@@ -21,11 +21,8 @@ Run = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     """What a test declares is forgotten after it."""
-    before = dict(handlers._handlers)
-    handlers._handlers.clear()
-    yield
-    handlers._handlers.clear()
-    handlers._handlers.update(before)
+    with handlers.registry.restored(empty=True):
+        yield
 
 
 @pytest.fixture

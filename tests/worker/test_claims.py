@@ -13,8 +13,9 @@ from django_jobqueue import job, services
 from django_jobqueue.handlers import JobContext, JobExpired
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
-from django_jobqueue.worker import prefetch
+from django_jobqueue.worker import dispatch
 from django_jobqueue.worker.child import Child
+from django_jobqueue.worker.claims import WorkerIdentity
 from django_jobqueue.worker.options import WorkerOptions
 from django_jobqueue.worker.slots import Slots
 from tests.past import reread
@@ -115,7 +116,7 @@ def test_a_handler_without_a_context_is_interrupted_when_its_claim_is_lost(queue
 @pytest.fixture
 def suspects(queue, monkeypatch):
     """Two jobs that run alone, because one more crash would be their last; and a handler that holds the first."""
-    monkeypatch.setattr(prefetch, "SUSPECT_SECONDS", 0.5)
+    monkeypatch.setattr(dispatch, "SUSPECT_SECONDS", 0.5)
     runs: list[int] = []
     held = threading.Event()
 
@@ -146,7 +147,7 @@ def test_a_job_that_waits_long_to_run_alone_goes_back_uncharged(suspects, queue,
 def test_a_job_that_was_finished_while_it_waited_to_run_alone_is_not_begun(  # faults 76
     suspects, queue, run, monkeypatch
 ):
-    monkeypatch.setattr(prefetch, "SUSPECT_SECONDS", 60.0)
+    monkeypatch.setattr(dispatch, "SUSPECT_SECONDS", 60.0)
     (one, two), runs, held = suspects
     run(queue.name, concurrency=2)
     until(lambda: reread(two).state == "active" and runs == [1], "both are claimed, one runs")
@@ -162,7 +163,7 @@ def test_a_job_that_was_finished_while_it_waited_to_run_alone_is_not_begun(  # f
 
 
 def test_a_job_begins_alone_with_its_whole_time_in_the_database_too(suspects, queue, run, monkeypatch):  # faults 76
-    monkeypatch.setattr(prefetch, "SUSPECT_SECONDS", 60.0)
+    monkeypatch.setattr(dispatch, "SUSPECT_SECONDS", 60.0)
     (one, two), runs, held = suspects
     run(queue.name, concurrency=2)
     until(lambda: reread(two).state == "active" and runs == [1], "both are claimed, one runs")
@@ -212,15 +213,15 @@ def test_jobs_claimed_ahead_that_waited_are_verified_before_they_begin(queue, tr
     for _ in range(2):
         plain.send()
     options = WorkerOptions.build(queues=(queue.name,))
-    child = Child(options, "w", uuid7(), Slots(options.concurrency))
-    ours, lost = services.fetch(queue.name, 2, worker="w", incarnation=child.incarnation)
+    child = Child(WorkerIdentity("w", uuid7(), "default"), options, Slots(options.concurrency))
+    ours, lost = services.fetch(queue.name, 2, worker="w", incarnation=child.identity.incarnation)
     services.complete(lost.pk)
     before = reread(ours).expire_at
-    child.line._arrived = [ours, lost]
-    child.held.update({one.id: one for one in (ours, lost)})
-    child.line._asked_at = time.monotonic() - 1
+    child.claims.prefetched = [ours, lost]
+    child.claims.jobs.update({one.id: one for one in (ours, lost)})
+    child.prefetcher._ahead_at = time.monotonic() - 1
 
-    child.line._begin_arrived(time.monotonic())
+    child.prefetcher._begin_prefetched(time.monotonic())
 
     assert [item[0] for item in child.executor.ready.get_nowait() or ()] == [ours]
     assert child.executor.ready.empty()
@@ -237,7 +238,7 @@ def test_jobs_claimed_ahead_that_waited_are_verified_before_they_begin(queue, tr
 def child(queue, transactional_db):
     """A child that is not running, whose connection the test can break."""
     options = WorkerOptions.build(queues=(queue.name,))
-    return Child(options, "w", uuid7(), Slots(options.concurrency))
+    return Child(WorkerIdentity("w", uuid7(), "default"), options, Slots(options.concurrency))
 
 
 def claimed(child: Child, number: int = 2, **values: Any) -> list[Job]:
@@ -245,7 +246,7 @@ def claimed(child: Child, number: int = 2, **values: Any) -> list[Job]:
     for _ in range(number):
         sent(queue, name="elsewhere")
     Job.objects.filter(queue=queue).update(**values)
-    return services.fetch(queue, number, worker="w", incarnation=child.incarnation, whole=False)
+    return services.fetch(queue, number, worker="w", incarnation=child.identity.incarnation, whole=False)
 
 
 def lose_connection() -> None:
@@ -254,8 +255,8 @@ def lose_connection() -> None:
 
 
 def is_reconnected(child: Child, error: Exception) -> None:
-    child._lose(error)
-    child._verify()
+    child._lose_database(error)
+    child._verify_server()
 
 
 def test_jobs_whose_columns_could_not_be_read_go_back_when_the_database_is_back(child):
@@ -265,15 +266,15 @@ def test_jobs_whose_columns_could_not_be_read_go_back_when_the_database_is_back(
     def elsewhere(context: JobContext) -> None:
         pass
 
-    child.handler = elsewhere
+    child.dispatcher.handler = elsewhere
     jobs = claimed(child)
     lose_connection()
 
     with pytest.raises(DatabaseError) as raised:
-        child.line.take(jobs)
+        child.dispatcher.begin(jobs)
     is_reconnected(child, raised.value)
 
-    assert child.held == {}
+    assert child.claims.jobs == {}
     assert child.executor.ready.empty()
     assert [(reread(one).state, reread(one).retry_count) for one in jobs] == [("retry", 0)] * 2
 
@@ -284,15 +285,15 @@ def test_jobs_claimed_ahead_wait_until_the_database_can_verify_them(child):
         pass
 
     jobs = claimed(child)
-    child.line._arrived = list(jobs)
-    child.held.update({one.id: one for one in jobs})
-    child.line._asked_at = time.monotonic() - 1
+    child.claims.prefetched = list(jobs)
+    child.claims.jobs.update({one.id: one for one in jobs})
+    child.prefetcher._ahead_at = time.monotonic() - 1
     lose_connection()
 
     with pytest.raises(DatabaseError) as raised:
-        child.line._begin_arrived(time.monotonic())
+        child.prefetcher._begin_prefetched(time.monotonic())
     is_reconnected(child, raised.value)
-    assert child.line._begin_arrived(time.monotonic())
+    assert child.prefetcher._begin_prefetched(time.monotonic())
 
     begun = [item[0] for _ in jobs for item in child.executor.ready.get_nowait() or ()]
     assert begun == jobs
@@ -304,13 +305,13 @@ def test_a_claim_that_was_fetched_ahead_and_lost_with_the_connection_is_not_begu
         pass
 
     ours, lost = claimed(child)
-    child.line._arrived = [ours, lost]
-    child.held.update({one.id: one for one in (ours, lost)})
-    child.line._asked_at = time.monotonic()
+    child.claims.prefetched = [ours, lost]
+    child.claims.jobs.update({one.id: one for one in (ours, lost)})
+    child.prefetcher._ahead_at = time.monotonic()
     services.complete(lost.pk)
 
     is_reconnected(child, DatabaseError("gone"))
-    child.line._begin_arrived(time.monotonic())
+    child.prefetcher._begin_prefetched(time.monotonic())
 
     assert [item[0] for item in child.executor.ready.get_nowait() or ()] == [ours]
     assert child.executor.ready.empty()
@@ -322,12 +323,59 @@ def test_a_job_that_is_to_run_alone_waits_until_the_database_can_verify_it(child
         pass
 
     (suspect,) = claimed(child, 1, crashes=2)
-    child.line.take([suspect])
+    child.dispatcher.begin([suspect])
     lose_connection()
 
     with pytest.raises(DatabaseError) as raised:
-        child.line.fill(time.monotonic())
+        child._begin_more(time.monotonic())
     is_reconnected(child, raised.value)
-    assert child.line.fill(time.monotonic())
+    assert child._begin_more(time.monotonic())
 
     assert [item[0] for item in child.executor.ready.get_nowait() or ()] == [suspect]
+
+
+# --------------------------------------------------------------------------------- a child that begins no more jobs
+
+
+def prefetch(child: Child) -> list[Job]:
+    jobs = claimed(child)
+    child.claims.prefetched = list(jobs)
+    child.claims.jobs.update({one.id: one for one in jobs})
+    return jobs
+
+
+def test_jobs_claimed_ahead_are_given_back_when_the_child_stops_and_do_not_keep_it_waiting(child):
+    """They would never begin, and the child would wait for them until its grace period is over."""
+    jobs = prefetch(child)
+    child.stop()
+
+    child._turn()
+
+    assert child._is_over()
+    assert [(reread(one).state, reread(one).retry_count) for one in jobs] == [("retry", 0)] * 2
+
+
+def test_a_child_that_stops_sleeps_although_jobs_wait_in_its_queue(child):
+    """Its loop would come round without a pause until the last handler has ended."""
+    prefetch(child)
+    child.poller.refresh_if_old(time.monotonic())
+    assert child._idle_seconds() == 0
+
+    child.stop()
+
+    assert child._idle_seconds() > 0
+
+
+def test_a_child_sleeps_while_a_suspect_runs_alone_and_jobs_claimed_ahead_wait(child):
+    @job(queue=child.options.queues[0], name="elsewhere")
+    def elsewhere() -> None:
+        pass
+
+    (suspect,) = claimed(child, 1, crashes=2)
+    child.dispatcher.begin([suspect])
+    assert child._begin_more(time.monotonic())
+    Job.objects.update(crashes=0)
+
+    prefetch(child)
+
+    assert child._idle_seconds() > 0

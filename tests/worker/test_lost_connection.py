@@ -11,7 +11,7 @@ from psycopg import errors
 
 from django_jobqueue.handlers import Handler
 from django_jobqueue.models import Job
-from django_jobqueue.worker.outcomes import Failed, judged, lost_connection
+from django_jobqueue.worker.outcomes import Failed, ending_for_error, lost_connection
 
 GONE = (
     psycopg.OperationalError("the connection is lost"),
@@ -66,11 +66,11 @@ def test_a_failure_says_when_the_connection_was_lost():
     handler: Handler[[], None] = Handler(lambda: None, queue="work", name="work")
     began = time.monotonic()
 
-    ending = judged(handler, Job(), errors.AdminShutdown())
+    ending = ending_for_error(handler, Job(), errors.AdminShutdown())
 
     assert isinstance(ending, Failed)
     assert ending.disconnected_at is not None
     assert began <= ending.disconnected_at <= time.monotonic()
-    other = judged(handler, Job(), ValueError("no"))
+    other = ending_for_error(handler, Job(), ValueError("no"))
     assert isinstance(other, Failed)
     assert other.disconnected_at is None

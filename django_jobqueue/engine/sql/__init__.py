@@ -4,7 +4,23 @@ They are plain constants, so that a plan can be explained and a reader finds all
 database's, and ``statement_timestamp()`` rather than ``now()``, because in a long transaction ``now()`` stands still.
 """
 
-from . import fetch, finish, grouped_reads, inspect, lanes, maintain, parts, send, session, transitions
+from . import (
+    fetch,
+    finish,
+    grouped_reads,
+    inspect,
+    lanes,
+    maintain,
+    parts,
+    queues,
+    schedules,
+    send,
+    session,
+    staging,
+    statistics,
+    transitions,
+    workers,
+)
 
 __all__ = [
     "fetch",
@@ -14,7 +30,12 @@ __all__ = [
     "lanes",
     "maintain",
     "parts",
+    "queues",
+    "schedules",
     "send",
     "session",
+    "staging",
+    "statistics",
     "transitions",
+    "workers",
 ]

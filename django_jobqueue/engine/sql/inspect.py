@@ -1,10 +1,27 @@
-"""Counting what waits."""
+"""Questions about jobs: what waits, runs, failed and is blocked, each along an index and bounded."""
 
 from __future__ import annotations
 
+from ...expressions import SEQUENCE
 from ...policies import ORDERED
-from ...states import Hold
-from .parts import HAS_ONE_RUNNING, IN_LANE, IS_BLOCKING, IS_FETCHABLE, IS_LANE, IS_RETRYING, IS_UNTIL
+from ...states import DEAD, FINAL, RUNNING, Hold, JobState
+from .parts import (
+    HAS_ONE_RUNNING,
+    IN_LANE,
+    IS_BLOCKING,
+    IS_FETCHABLE,
+    IS_LANE,
+    IS_RETRYING,
+    IS_RUNNING,
+    IS_UNTIL,
+    NOW,
+    listed,
+)
+
+# The number of the latest send; nothing before the first.
+LAST_NUMBER = f"SELECT pg_sequence_last_value('{SEQUENCE}'::regclass)"
+
+# ------------------------------------------------------------------------------------------------------------- counts
 
 
 # How much waits, by queue, hold and, if {state} asks for it, state: read along the indexes of what waits, of each no
@@ -26,4 +43,157 @@ SELECT q.name, w.state, w.hold, w.number FROM jobqueue_queue q CROSS JOIN LATERA
     UNION ALL {_counted(f"q.policy = '{ORDERED}' AND {IN_LANE}", "singleton_key", "hold")}
     UNION ALL {_counted(f"q.policy = '{ORDERED}' AND {IS_BLOCKING} AND {IS_RETRYING}", "singleton_key", "hold")}
 ) w WHERE %(queues)s::text[] IS NULL OR q.name = ANY(%(queues)s)
+"""
+
+COUNT_RUNNING = f"""
+SELECT queue_id, state, count(*) FROM (
+    SELECT queue_id, state FROM jobqueue_job WHERE {IS_RUNNING} ORDER BY assignee, queue_id LIMIT %(most)s) seen
+GROUP BY 1, 2
+"""
+COUNT_DEAD = f"""
+SELECT q.name, q.policy, d.state, d.number, extract(epoch FROM {NOW} - d.since)::float8
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT state, count(*) AS number, min(finalized_at) AS since FROM (
+        SELECT state, finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
+        ORDER BY finalized_at LIMIT %(most)s) seen
+    GROUP BY state) d
+"""
+# The first of each priority, leaping from one priority to the next.
+_FIRST_OF_PRIORITY = (
+    "SELECT jobqueue_job.priority, GREATEST(created_at, start_after) AS since"
+    f" FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}"
+)
+OLDEST_FETCHABLE = f"""
+SELECT q.name, extract(epoch FROM {NOW} - min(f.since))::float8 FROM jobqueue_queue q CROSS JOIN LATERAL (
+    WITH RECURSIVE front(priority, since) AS (
+        ({_FIRST_OF_PRIORITY} ORDER BY priority DESC, position LIMIT 1)
+        UNION ALL
+        SELECT n.priority, n.since FROM front CROSS JOIN LATERAL (
+            {_FIRST_OF_PRIORITY} AND jobqueue_job.priority < front.priority
+            ORDER BY jobqueue_job.priority DESC, position LIMIT 1) n)
+    SELECT since FROM front LIMIT 100) f
+GROUP BY q.name
+"""
+
+# How many jobs an archive would take: all that ended, except those that block a lane.
+ARCHIVABLE = f"state IN {listed(FINAL)} AND NOT ({IS_BLOCKING})"
+COUNT_ARCHIVABLE = f"SELECT count(*) FROM jobqueue_job WHERE {ARCHIVABLE} AND finalized_at < %s {{queues}}"
+OF_QUEUES = "AND queue_id = ANY(%s)"
+
+# ------------------------------------------------------------------------------------------------------- the overview
+
+# What runs, and what changes when there is something new for an operator to see: one statement, each part by an index
+# and bounded.
+PULSE = f"""
+SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM jobqueue_job WHERE state IN {listed(RUNNING)}
+        ORDER BY assignee, queue_id LIMIT 1000) r),
+    (SELECT string_agg(d.at::text, ',') FROM jobqueue_queue q CROSS JOIN LATERAL (
+        SELECT finalized_at AS at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
+        ORDER BY finalized_at DESC LIMIT 1) d),
+    (SELECT string_agg(d.n::text, ',') FROM jobqueue_queue q CROSS JOIN LATERAL (
+        SELECT count(*) AS n FROM (SELECT 1 FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
+        ORDER BY finalized_at LIMIT 100) few) d),
+    (SELECT string_agg(name || (paused_at IS NULL)::text, ',' ORDER BY name) FROM jobqueue_queue),
+    (SELECT string_agg(id::text || (stopping_at IS NULL)::text
+        || (heartbeat_at > {NOW} - %(lost_seconds)s * interval '1 second')::text, ',' ORDER BY id)
+        FROM jobqueue_worker WHERE stopped_at IS NULL),
+    (SELECT count(*) FROM jobqueue_schedule
+        WHERE enabled AND next_at < {NOW} - %(overdue_seconds)s * interval '1 second'),
+    (SELECT counted_until::text FROM jobqueue_maintenance)
+"""
+
+# By what was counted at the end of the last complete minute.
+BACKLOGS = """
+SELECT q.name, m.waiting, q.warning_queue_size FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT waiting FROM jobqueue_queueminute WHERE queue_id = q.name ORDER BY minute DESC LIMIT 1) m
+WHERE m.waiting > q.warning_queue_size
+"""
+
+# --------------------------------------------------------------------------------------------------- lanes and groups
+
+# One probe of the lane's index per hold: it has the order of sends only within each.
+_FRONT = " UNION ALL ".join(
+    f"(SELECT id, seq, hold, start_after, created_at FROM jobqueue_job WHERE queue_id = k.queue "
+    f"AND singleton_key = k.key AND {IN_LANE} AND hold {hold} ORDER BY seq LIMIT %(number)s)"
+    for hold in ("IS NULL", f"= '{Hold.LANE}'", f"= '{Hold.UNTIL}'")
+)
+FRONTS_OF_LANES = f"""
+SELECT k.queue, k.key, f.id, f.seq, f.hold, f.start_after, f.created_at
+FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, key), LATERAL ({_FRONT}) f
+"""
+WAITING_IN_LANES = f"""
+SELECT k.queue, k.key, n.number
+FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, key), LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT 1 FROM jobqueue_job WHERE queue_id = k.queue AND singleton_key = k.key AND {IN_LANE}
+        LIMIT %(most)s
+    ) counted
+) n
+"""
+
+# Leaps from fingerprint to fingerprint along their index, then looks at the latest jobs of each.
+FAILURE_GROUPS = f"""
+WITH RECURSIVE f(fingerprint, place) AS (
+    (SELECT fingerprint, 1 FROM jobqueue_job WHERE NOT fingerprint = '' ORDER BY fingerprint LIMIT 1)
+    UNION ALL
+    SELECT (SELECT fingerprint FROM jobqueue_job WHERE NOT fingerprint = '' AND fingerprint > f.fingerprint
+        ORDER BY fingerprint LIMIT 1), f.place + 1
+    FROM f WHERE f.fingerprint IS NOT NULL AND f.place < %(groups)s)
+SELECT f.fingerprint, g.number, g.seen, g.first, g.last, g.ids, g.queues
+FROM f CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE dead) AS number, count(*) AS seen, min(ended) AS first, max(ended) AS last,
+        (array_agg(id ORDER BY seq DESC) FILTER (WHERE dead))[1:1] AS ids,
+        (array_agg(DISTINCT queue_id) FILTER (WHERE dead))[1:5] AS queues
+    FROM (
+        SELECT id, seq, queue_id, attempt_finished_at AS ended, state IN {listed(DEAD)} AS dead
+        FROM jobqueue_job WHERE fingerprint = f.fingerprint AND NOT fingerprint = '' ORDER BY seq DESC LIMIT %(jobs)s
+    ) latest
+) g WHERE f.fingerprint IS NOT NULL AND g.number > 0
+"""
+
+# ------------------------------------------------------------------------------------------------------------- health
+
+# The first waiting jobs of each queue, in the order of the index that a fetch reads, and the first delayed ones.
+WAITING_HANDLERS = f"""
+SELECT q.name, w.name, count(*) FROM jobqueue_queue q CROSS JOIN LATERAL (
+    (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}
+    ORDER BY priority DESC, position LIMIT %(n)s)
+    UNION ALL
+    (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND hold = '{Hold.UNTIL}' ORDER BY start_after LIMIT %(n)s)
+) w GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
+# The job that a fetch would take next.
+NEXT_TO_FETCH = f"""
+SELECT q.name, q.paused_at IS NOT NULL, extract(epoch FROM {NOW} - w.created_at)::float8
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT created_at FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}
+    ORDER BY priority DESC, position LIMIT 1) w ORDER BY 1
+"""
+
+# How many keys are blocked, and for how long.
+BLOCKED_KEYS = f"""
+SELECT q.name, count(*), extract(epoch FROM {NOW} - min(b.finalized_at))::float8
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
+    ORDER BY finalized_at LIMIT %s) b
+WHERE q.policy = '{ORDERED}' GROUP BY 1 ORDER BY 1
+"""
+# Active jobs past their deadline.
+OVERDUE = f"""
+SELECT queue_id, count(*), max(age)::float8 FROM (
+    SELECT queue_id, extract(epoch FROM {NOW} - expire_at) AS age FROM jobqueue_job
+    WHERE state = '{JobState.ACTIVE}' AND expire_at < {NOW} - %s * interval '1 second' LIMIT %s) o
+GROUP BY 1 ORDER BY 1
+"""
+
+# Finished jobs that should have been deleted.
+NOT_DELETED = f"""
+SELECT q.name, count(*), extract(epoch FROM {NOW} - min(d.delete_at))::float8
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT delete_at FROM jobqueue_job
+    WHERE queue_id = q.name AND delete_at < {NOW} - %s * interval '1 second'
+    ORDER BY delete_at LIMIT %s) d
+GROUP BY 1 ORDER BY 1
 """

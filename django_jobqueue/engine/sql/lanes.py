@@ -9,15 +9,15 @@ from .parts import HAS_ONE_RUNNING, IN_LANE, IS_BLOCKING, IS_RUNNING, LEAF, NOW
 KEY_HASH = "hashtextextended({key}, hashtextextended({queue}, 0))"
 
 TRY_KEYS = f"""
-SELECT k.key, pg_try_advisory_xact_lock({KEY_HASH.format(key="k.key", queue="%s")}),
+SELECT k.key, pg_try_advisory_xact_lock({KEY_HASH.format(key="k.key", queue="%(queue)s")}),
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-FROM unnest(%s::text[]) k(key)
+FROM unnest(%(keys)s::text[]) k(key)
 """
 
 WAIT_FOR_KEYS = f"""
 SELECT pg_advisory_xact_lock(h) FROM (
     SELECT DISTINCT {KEY_HASH.format(key="k.key", queue="k.queue")} AS h
-    FROM unnest(%s::text[], %s::text[]) k(queue, key) ORDER BY 1) sorted
+    FROM unnest(%(queues)s::text[], %(keys)s::text[]) k(queue, key) ORDER BY 1) sorted
 """
 
 
@@ -69,7 +69,7 @@ FROM unnest(%(keys)s::text[]) k(key)
 """
 
 HOLD_CANDIDATES = f"""
-UPDATE {LEAF} SET hold = '{Hold.LANE}' WHERE ctid = ANY(%s::tid[])
+UPDATE {LEAF} SET hold = '{Hold.LANE}' WHERE ctid = ANY(%(tids)s::tid[])
 """
 
 # A blocked lane is held as a whole, so that a thousand jobs behind one failure cost one look and not a thousand.
@@ -77,8 +77,8 @@ UPDATE {LEAF} SET hold = '{Hold.LANE}' WHERE ctid = ANY(%s::tid[])
 HOLD_LANES = f"""
 WITH waiting AS MATERIALIZED (
     SELECT ctid AS tid FROM {LEAF}
-    WHERE queue_id = %s AND {IN_LANE} AND singleton_key = ANY(%s) AND hold IS NULL
-    LIMIT %s FOR UPDATE SKIP LOCKED)
+    WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = ANY(%(keys)s) AND hold IS NULL
+    LIMIT %(most)s FOR UPDATE SKIP LOCKED)
 UPDATE {LEAF} j SET hold = '{Hold.LANE}' FROM waiting WHERE j.ctid = waiting.tid
 """
 
@@ -131,13 +131,13 @@ SELECT key, NOT key IN (SELECT key FROM got) FROM head
 # Lanes that could not be released by the transaction that ended a job of theirs.
 REMEMBER_LANES = """
 INSERT INTO jobqueue_pendingrelease (queue, policy, singleton_key)
-SELECT * FROM unnest(%s::text[], %s::text[], %s::text[]) RETURNING id
+SELECT * FROM unnest(%(queues)s::text[], %(policies)s::text[], %(keys)s::text[]) RETURNING id
 """
-PENDING_IDS = "SELECT id FROM jobqueue_pendingrelease WHERE queue = COALESCE(%s, queue) ORDER BY id"
+PENDING_IDS = "SELECT id FROM jobqueue_pendingrelease WHERE queue = COALESCE(%(queue)s, queue) ORDER BY id"
 PENDING_LANES = """
-SELECT id, queue, policy, singleton_key FROM jobqueue_pendingrelease WHERE id = ANY(%s) ORDER BY id
+SELECT id, queue, policy, singleton_key FROM jobqueue_pendingrelease WHERE id = ANY(%(ids)s) ORDER BY id
 FOR UPDATE SKIP LOCKED
 """
-FORGET_LANES = "DELETE FROM jobqueue_pendingrelease WHERE id = ANY(%s)"
+FORGET_LANES = "DELETE FROM jobqueue_pendingrelease WHERE id = ANY(%(ids)s)"
 IS_PENDING = """(SELECT true FROM jobqueue_pendingrelease p WHERE p.queue = %(queue)s AND p.singleton_key = k.key
         LIMIT 1)"""

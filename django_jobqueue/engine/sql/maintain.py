@@ -106,3 +106,14 @@ FORGET_SENT_ROWS = f"""
 DELETE FROM jobqueue_sentrow WHERE id IN (
     SELECT id FROM jobqueue_sentrow WHERE seen_at < {NOW} - %s * interval '1 day' ORDER BY seen_at LIMIT %s)
 """
+
+# Of all processes one does a pass of maintenance at a time.
+LEASE_SECONDS = 60  # renewed before each step; when a process dies in a pass, the others wait that long
+# A time that lies too far ahead was written before the database's clock was put back, and does not count.
+FREE_PASS = f"""
+SELECT id FROM jobqueue_maintenance CROSS JOIN statement_timestamp() now
+WHERE (lease_until BETWEEN now AND now + interval '{2 * LEASE_SECONDS} seconds') IS NOT TRUE
+    AND (began_at BETWEEN now - %s * interval '1 second' AND now) IS NOT TRUE
+FOR UPDATE SKIP LOCKED
+"""
+ENSURE_ROW = "INSERT INTO jobqueue_maintenance (id, places, report) VALUES (%s, '{}', '{}') ON CONFLICT DO NOTHING"

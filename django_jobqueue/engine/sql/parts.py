@@ -49,3 +49,18 @@ IS_UNTIL = f"hold = '{Hold.UNTIL}'"
 IS_LANE = f"hold = '{Hold.LANE}'"
 IS_RETRYING = f"state IN {listed(RETRYING)}"
 IS_LEASED = f"state = '{JobState.ACTIVE}' AND lease_until IS NOT NULL"
+
+
+def claiming(*, xmin: str) -> str:
+    """What every claim sets: the job is active, for a worker, in a new attempt with a new deadline.
+
+    ``xmin`` is the oldest transaction under way when the lane was judged, which the order audit needs.
+    """
+    return f"""state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee = %(worker)s,
+    incarnation = %(incarnation)s, claim_number = %(number)s, assigned_at = {NOW},
+    started_at = COALESCE(j.started_at, {NOW}),
+    expire_at = {NOW} + j.expire_in_seconds * interval '1 second',
+    heartbeat_at = CASE WHEN j.heartbeat_seconds IS NOT NULL THEN {NOW} END,
+    lease_until = {NOW} + %(lease)s * interval '1 second',
+    progress = NULL, progress_text = '',
+    claim_xmin = COALESCE(j.claim_xmin, {xmin})"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...expressions import SEQUENCE
+from ...expressions import NEXT_SEQ
 from ...policies import ORDERED, QueuePolicy
 from ...states import Hold
 from .parts import NOW
@@ -13,7 +13,7 @@ from .parts import NOW
 # transaction stays usable in each case.
 SEND = """
 INSERT INTO jobqueue_job (queue_id, policy, {columns})
-SELECT q.name, q.policy, {values} FROM jobqueue_queue q WHERE q.name = %s AND {condition}
+SELECT q.name, q.policy, {values} FROM jobqueue_queue q WHERE q.name = %(queue)s AND {condition}
 {on_conflict}
 RETURNING {returning}
 """
@@ -21,17 +21,17 @@ RETURNING {returning}
 # the two common policies: to be asked for several takes the planner longer than the rarer ones would gain.
 NEVER_REFUSED = f"q.policy = '{QueuePolicy.STANDARD}'"
 NEVER_REFUSED_WITH_KEY = f"q.policy = '{ORDERED}'"
-HAS_ITS_KEY = f"(q.policy <> '{ORDERED}' OR %s)"
-UNLESS_ID_EXISTS = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = %s)"
-START_AFTER = f"COALESCE(%s::timestamptz, {NOW} + %s * interval '1 second')"
+HAS_ITS_KEY = f"(q.policy <> '{ORDERED}' OR %(has_key)s)"
+UNLESS_ID_EXISTS = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = %(id)s)"
+START_AFTER = f"COALESCE(%(start_after)s::timestamptz, {NOW} + %(delay)s * interval '1 second')"
 HOLD_UNTIL = f"CASE WHEN {START_AFTER} > {NOW} THEN '{Hold.UNTIL}' END"
-THROTTLE_SLOT = f"%s || ':' || floor(extract(epoch FROM {NOW}) / %s)"
+THROTTLE_SLOT = f"%(throttle_name)s || ':' || floor(extract(epoch FROM {NOW}) / %(throttle_seconds)s)"
 
 # The primary key refuses an id twice within a queue only, because it must contain the column of the partitions. So a
 # sender that brings an id locks it, and looks in all queues by a later statement, because the snapshot of the locking
 # one is older than the lock. The text in front keeps these locks apart from those of keys and workers.
 ID_HASH = "hashtextextended('jobqueue id ' || {id}::text, 0)"
-LOCK_ID = f"SELECT pg_advisory_xact_lock({ID_HASH.format(id='%s::uuid')})"
+LOCK_ID = f"SELECT pg_advisory_xact_lock({ID_HASH.format(id='%(id)s::uuid')})"
 # Returns the ids that a job has, and locks the others. An id that is taken is not locked: a transaction that sends many
 # known ids would make others wait for nothing, and could deadlock with one that sends them in another order. A stricter
 # transaction locks nothing, because its later statements see nothing new.
@@ -39,15 +39,19 @@ LOCK_FREE_IDS = f"""
 WITH given AS MATERIALIZED (
     SELECT g.id, {ID_HASH.format(id="g.id")} AS hash,
         (SELECT true FROM jobqueue_job j WHERE j.id = g.id LIMIT 1) AS is_taken
-    FROM unnest(%s::uuid[]) g(id) ORDER BY hash)
+    FROM unnest(%(ids)s::uuid[]) g(id) ORDER BY hash)
 SELECT id FROM given WHERE CASE WHEN is_taken THEN true
     WHEN current_setting('transaction_isolation') = 'read committed' THEN pg_advisory_xact_lock(hash) IS NULL
     ELSE false END
 """
 
 INSERT_OTHERS = "INSERT INTO jobqueue_job ({columns}) VALUES {values} ON CONFLICT DO NOTHING RETURNING id"
-NUMBERS = f"SELECT nextval('{SEQUENCE}'::regclass) FROM generate_series(1, %s)"
+NUMBERS = f"SELECT {NEXT_SEQ} FROM generate_series(1, %s)"
 SEND_MANY = "COPY jobqueue_job ({columns}) FROM STDIN"
 
+CHANNEL = "django_jobqueue"
 # Not by functions: the planner would take a fifth of the time, and these two statements need none.
 NOTIFY = "SET LOCAL synchronous_commit = off; NOTIFY {channel}, {queue}"
+LISTEN = f'LISTEN "{CHANNEL}"'
+# The question makes PostgreSQL forget notifications that all listeners have read; a NOTIFY that fails does not.
+NOTIFICATION_QUEUE_USAGE = "SELECT pg_notification_queue_usage()"

@@ -1,4 +1,4 @@
-"""How a transaction of our own is set up: its isolation, its plans, its durability and its patience."""
+"""How a transaction of our own is set up: isolation, plans, durability, timeouts; and what a session can tell."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ OWN_PLAN = {**dict.fromkeys(PLAN, "off"), "plan_cache_mode": "force_generic_plan
 DURABLE = (
     "CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END"
 )
+MAKE_DURABLE = f"SELECT {DURABLE}"
 BEGIN_AT_ONCE = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SELECT "
@@ -24,3 +25,19 @@ PLAN_OFF = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in P
 
 # For statements that lock no rows first: they wait for rows that another transaction has locked, but not for long.
 WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '50ms', true)"
+SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
+# Returns the limit that was set before, so that the caller's can be restored.
+SWAP_LOCK_TIMEOUT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
+SWAP_STATEMENT_TIMEOUT = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
+GET_SETTING = "SELECT current_setting(%s)"
+SET_SETTING = "SELECT set_config(%s, %s, true)"
+
+# The database's clock: the time of this statement, the time now, and how far a moment lies ahead.
+MOMENT = "SELECT statement_timestamp()"
+CLOCK = "SELECT clock_timestamp()"
+CLOCK_SECONDS = "SELECT extract(epoch FROM clock_timestamp())"
+SECONDS_UNTIL = "SELECT extract(epoch FROM %s - statement_timestamp())"
+
+SERVER_STARTED_AT = "SELECT pg_postmaster_start_time()"
+SNAPSHOT = "SELECT pg_current_snapshot()::text"
+NEXT_XID = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"

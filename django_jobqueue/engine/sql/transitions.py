@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from ...expressions import SEQUENCE
+from ...expressions import NEXT_SEQ
 from ...policies import LANED, ORDERED, QueuePolicy
 from ...states import DEAD, ELIGIBLE, FINAL, RETRYING, Hold, JobState
 from .parts import IS_BLOCKED_KEY, NOW, listed
 from .session import DURABLE
+
+# What is said of each change, and its type: one array for each.
+CHANGE = {
+    "id": "uuid", "queue": "text", "state": "text", "delay": "float8", "charge": "int", "more_retries": "int",
+    "behind": "bool", "crashes": "int", "error": "text", "reason": "text", "note": "text", "data": "text",
+    "fingerprint": "text", "outcome": "text",
+}  # fmt: skip
+_CHANGES = ", ".join(f"%({name})s::{type}[]" for name, type in CHANGE.items())
 
 # Every other change of state, for rows that are locked already; what a change leaves alone is null. An attempt that
 # did not succeed is appended to the job's history, of which the last fifty are kept. New positions are drawn before the
 # join, in the order of the changes, because the join may visit the rows in any.
 MOVE = f"""
 WITH u AS MATERIALIZED (
-    SELECT *, CASE WHEN behind THEN nextval('{SEQUENCE}'::regclass) END AS position
-    FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::float8[], %s::int[], %s::int[], %s::bool[], %s::int[],
-        %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])
-    c(id, queue, state, delay, charge, more_retries, behind, crashes, error, reason, note, data, fingerprint, outcome))
+    SELECT *, CASE WHEN behind THEN {NEXT_SEQ} END AS position
+    FROM unnest({_CHANGES}) c({", ".join(CHANGE)}))
 UPDATE jobqueue_job j
 SET state = u.state,
     moved_xid = pg_current_xact_id()::text::bigint,
@@ -62,7 +68,7 @@ SELECT u.copy, d.name, d.policy, j.name, j.priority, j.group_key, j.tags, j.data
     j.delete_after_seconds, j.delete_failed_after_seconds,
     CASE WHEN d.policy = '{ORDERED}' THEN COALESCE(NULLIF(j.singleton_key, ''), j.queue_id) ELSE '' END,
     j.id, j.queue_id, j.singleton_key, j.carried
-FROM unnest(%s::uuid[], %s::uuid[]) u(id, copy)
+FROM unnest(%(ids)s::uuid[], %(copies)s::uuid[]) u(id, copy)
 JOIN jobqueue_job j ON j.id = u.id
 JOIN jobqueue_queue q ON q.name = j.queue_id
 JOIN jobqueue_queue d ON d.name = q.dead_letter_id
@@ -72,7 +78,7 @@ RETURNING queue_id, source_id
 
 # The job of the same stately key that already waits for its retry.
 RETRYING_BESIDE = f"""
-SELECT j.id, o.id FROM unnest(%s::uuid[]) u(id) JOIN jobqueue_job j ON j.id = u.id
+SELECT j.id, o.id FROM unnest(%(ids)s::uuid[]) u(id) JOIN jobqueue_job j ON j.id = u.id
 JOIN jobqueue_job o ON o.queue_id = j.queue_id AND o.policy = '{QueuePolicy.STATELY}' AND o.id <> j.id
     AND o.singleton_key = j.singleton_key AND o.state IN {listed(RETRYING)}
 """

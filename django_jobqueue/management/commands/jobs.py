@@ -13,7 +13,6 @@ from django.db import DatabaseError, InterfaceError, ProgrammingError, connectio
 from ...cli.answers import MEANINGS, Answer, Code, as_json, one_line
 from ...cli.output import Telling
 from ...cli.subcommands import SUBCOMMANDS, add_subcommands
-from ...engine.databases import database
 from ...exceptions import (
     DuplicateJob,
     InvalidTransition,
@@ -23,6 +22,7 @@ from ...exceptions import (
     QueueNotFound,
     SparkUnavailable,
 )
+from ...services.inspect.jobs import job_database
 
 EPILOG = "exit codes:\n" + "\n".join(f"  {code.value:<5}{meaning}" for code, meaning in MEANINGS.items())
 
@@ -53,7 +53,7 @@ class Command(BaseCommand):
         except (DatabaseError, InterfaceError) as error:
             self._fail(options, Code.DATABASE, "database", _first_line(error), "", error)
         except KeyboardInterrupt as error:
-            self._fail(options, Code.INTERRUPTED, "interrupted", "Interrupted.", "", error)
+            self._fail(options, Code.INTERRUPTED, "interrupted", "Interrupted.", str(error), error)
         except CommandError:
             raise
         except Exception as error:  # Python would end with 1, which scripts take for something that was found
@@ -107,7 +107,7 @@ def _database(alias: str | None) -> str:
     if alias is not None and alias not in connections.databases:
         known = ", ".join(connections.databases)
         raise ImproperlyConfigured(f"There is no database {alias!r} in DATABASES. Known are {known}.")
-    using = database(alias)
+    using = job_database(alias)
     if connections[using].vendor != "postgresql":
         raise ImproperlyConfigured(f"The database {using!r} is not PostgreSQL, so it has no jobs.")
     return using

@@ -11,15 +11,16 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import OperationalError, ProgrammingError, connections
+from django.db import OperationalError, connections
 
 from ... import handlers
 from ...conf import get_settings
-from ...encoding import check_queue_name, check_tags, check_text
-from ...engine.databases import database, explain_missing_tables, remove_pools
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
-from ...models import Queue
+from ...services.inspect.jobs import job_database
+from ...services.queues import queue_names
+from ...services.workers import leave_pools
+from ...text import check_queue_name, check_tags, check_text
 
 MOST_PORT = 65_535
 MOST_NAME = 240  # the number of the child is added to it
@@ -53,7 +54,7 @@ class Command(BaseCommand):
 
             handlers.autodiscover()
             sys.exit(run_with_reload())
-        remove_pools()
+        leave_pools()
         options = self._options(given)
         from ...worker.supervisor import Supervisor
 
@@ -82,7 +83,7 @@ class Command(BaseCommand):
         except JobQueueError as error:
             raise CommandError(str(error)) from error
         try:
-            using = database(given["database"])
+            using = job_database(given["database"])
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         self._check(queues, using)
@@ -110,13 +111,9 @@ class Command(BaseCommand):
                 f"installed app (looked for: {', '.join(get_settings().HANDLER_MODULES)})."
             )
         try:
-            there = set(Queue.objects.using(using).values_list("name", flat=True))
-        except ProgrammingError as error:
-            try:
-                explain_missing_tables(error, using)
-            except ImproperlyConfigured as lesson:
-                raise CommandError(str(lesson)) from error
-            raise
+            there = queue_names(using=using)
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
         except OperationalError as error:
             self.stderr.write(self.style.WARNING(f"The database does not answer; waiting for it. {error}".strip()))
             return

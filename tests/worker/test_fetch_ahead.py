@@ -14,9 +14,10 @@ from django_jobqueue.handlers import JobContext
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
+from django_jobqueue.worker.capacity import LANES
 from django_jobqueue.worker.child import Child
+from django_jobqueue.worker.claims import WorkerIdentity
 from django_jobqueue.worker.options import WorkerOptions
-from django_jobqueue.worker.prefetch import LANES
 from django_jobqueue.worker.slots import Slots
 from tests.factories import QueueFactory
 from tests.waiting import until
@@ -149,10 +150,10 @@ def test_a_drain_looks_once_more_although_it_has_just_looked_and_was_woken(queue
         pass
 
     options = WorkerOptions.build(queues=(queue.name,), drain=True)
-    line = Child(options, "w", uuid7(), Slots(options.concurrency)).line
+    child = Child(WorkerIdentity("w", uuid7(), "default"), options, Slots(options.concurrency))
     now = time.monotonic()
-    assert not line.fill(now)
+    assert not child.prefetcher.fill(now)
     again.send()
-    line.woken(queue.name)
+    child.poller.notify(queue.name)
 
-    assert not line.is_empty(now)
+    assert not child.prefetcher.is_empty(now)

@@ -14,21 +14,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import UUID
 
 from django.db import DatabaseError, connections
 
 from ..claims import Claim
 from ..conf import get_settings
-from ..engine import capacity, sql, workers
-from ..engine.databases import own_connection
-from ..engine.notifications import hears, subscribed
-from ..engine.transactions import rows
 from ..exceptions import QueueNotFound
 from ..identifiers import uuid7
 from ..models import Job, Worker
 from ..states import RUNNING, JobState
-from .fetch import fetch
+from . import capacity, sql, workers
+from .databases import own_connection, rows
+from .notifications import hears, subscribed
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -47,12 +46,20 @@ class Terms:
     using: str
 
 
+class Fetch(Protocol):
+    """How jobs are claimed: as :func:`django_jobqueue.services.fetch` does it."""
+
+    def __call__(
+        self, queue: str, limit: int, *, tags: list[str], worker: str, incarnation: UUID, using: str
+    ) -> list[Job]: ...
+
+
 class Assigner(threading.Thread):
     """Assigns jobs to one stream. ``ready`` is called, in this thread, when some were, and when it has ended."""
 
-    def __init__(self, terms: Terms, ready: Callable[[], None]) -> None:
+    def __init__(self, terms: Terms, fetch: Fetch, ready: Callable[[], None]) -> None:
         super().__init__(name="jobqueue-stream", daemon=True)
-        self.terms, self.ready = terms, ready
+        self.terms, self.fetch, self.ready = terms, fetch, ready
         self.incarnation = uuid7()
         self.held: dict[UUID, Job] = {}  # what counts against the capacity
         self.ending = threading.Event()  # nothing more is delivered
@@ -139,8 +146,8 @@ class Assigner(threading.Thread):
             if self.free() < 1 or self.ending.is_set():
                 return
             try:
-                jobs = fetch(queue, self.free(), tags=self.terms.tags, worker=self.terms.worker,
-                             incarnation=self.incarnation, using=self.terms.using)  # fmt: skip
+                jobs = self.fetch(queue, self.free(), tags=self.terms.tags, worker=self.terms.worker,
+                                  incarnation=self.incarnation, using=self.terms.using)  # fmt: skip
             except QueueNotFound:
                 if self.terms.queue is not None:
                     raise

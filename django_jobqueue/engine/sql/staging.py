@@ -1,7 +1,7 @@
 """Jobs that Spark's tasks have staged become jobs, all or none.
 
 The statements are run by the data source of the pipeline, in a process where Django is not loaded; what they say is
-decided here, beside the other verbs. ``{names}`` are filled in with quoted values.
+decided here, beside the other statements. ``{names}`` are filled in with quoted values.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..options import JOB_OPTIONS
-from ..policies import LANED, ORDERED, QueuePolicy
-from ..states import OCCUPIED, Hold, JobState
-from .notifications import CHANNEL
-from .sql.parts import NOW, listed
+from ...expressions import NEXT_SEQ
+from ...options import JOB_OPTIONS
+from ...policies import LANED, ORDERED, QueuePolicy
+from ...states import OCCUPIED, Hold, JobState
+from .parts import NOW, listed
+from .send import CHANNEL
 
 SHOWN = 5  # jobs that a dry run shows
 
@@ -48,9 +49,11 @@ class Commit:
 _STAGED = "jobqueue_stagedjob"
 _OURS = f"FROM {_STAGED} s WHERE s.write = {{write}} AND (s.partition, s.attempt) IN ({{attempts}})"
 _IS_LATER = f"due_at > {NOW}"
-# A fresh id of version 7, whose beginning is the time: the primary key is then filled at its end.
-_FRESH_ID = f"""(lpad(to_hex((extract(epoch FROM {NOW}) * 1000)::bigint), 12, '0') || '7'
-        || lpad(to_hex(n % 4096), 3, '0') || '8' || substr(replace({{random}}::text, '-', ''), 1, 15))::uuid"""
+# A fresh id of version 7: the time, the number of the row (12 and 20 bits of it), and 40 random bits. So the primary
+# key is filled at its end.
+_MOMENT = f"lpad(to_hex((extract(epoch FROM {NOW}) * 1000)::bigint), 12, '0')"
+_FRESH_ID = f"""(q.moment || to_hex({0x7 << 36 | 0x8 << 20} + ((n >> 20) << 24) + (n & {0xFFFFF}))
+        || substr({{random}}::text, 27))::uuid"""
 _INHERITED = ", ".join(JOB_OPTIONS)
 
 _ORDER = "s.number, s.real, s.text, s.place, s.partition, s.row"
@@ -58,13 +61,19 @@ _ORDER = "s.number, s.real, s.text, s.place, s.partition, s.row"
 _RENEWED = timedelta(days=10)
 _IS_UNKNOWN = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = p.job::uuid)"
 
-_PLACED = f"WITH placed AS MATERIALIZED (SELECT s.*, row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS})"
+# Rows are ordered, told apart and given their place in a lane by these few columns, so that a million of them can be
+# sorted in memory; what is wide is fetched in the end, by where the row stands in the table.
+_NARROW = "s.ctid AS at, s.row_id, s.job, s.singleton_key, s.priority, s.start_after, s.delay"
+_NUMBERED = f"row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS}"
+_PLACED = f"WITH placed AS MATERIALIZED (SELECT {_NARROW}, {_NUMBERED})"
 
 # Rows of files are told apart by their identity, and equal ones by which one each is.
 _TOLD_APART = f"""WITH placed AS MATERIALIZED (
-    SELECT *, CASE WHEN times = 1 THEN row_hash ELSE md5(identity || ' ' || times)::uuid END AS known_by
+    SELECT {_NARROW.replace("s.ctid AS ", "s.")}, s.n,
+        CASE WHEN times = 1 THEN row_hash ELSE md5(replace(row_hash::text, '-', '') || ' ' || times)::uuid END
+            AS known_by
     FROM (SELECT *, row_number() OVER (PARTITION BY row_hash ORDER BY n) AS times
-        FROM (SELECT s.*, s.identity::uuid AS row_hash, row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS}) s) s)"""
+        FROM (SELECT {_NARROW}, s.identity::uuid AS row_hash, {_NUMBERED}) s) s)"""
 # They are remembered in the order of their ids, so that two calls at once do not wait for each other in a circle.
 _REMEMBERED = f"""{_TOLD_APART},
 remembered AS (
@@ -91,29 +100,32 @@ def _store(beginning: str, condition: str = "true", *, refuse: bool = False) -> 
     random = "known_by" if of_files else "gen_random_uuid()"
     nth_of_id = "1" if of_files else "row_number() OVER (PARTITION BY p.job ORDER BY n)"
     rows = f"""{beginning},
-target AS MATERIALIZED (SELECT * FROM jobqueue_queue WHERE name = {{queue}}),
+target AS MATERIALIZED (SELECT *, {_MOMENT} AS moment FROM jobqueue_queue WHERE name = {{queue}}),
 fresh AS (
     SELECT p.*, p.job::uuid AS given,
         COALESCE(p.start_after, {NOW} + p.delay * interval '1 second') AS due_at, {nth_of_id} AS nth_of_id
     FROM placed p WHERE (p.job IS NULL OR {_IS_UNKNOWN}) AND {condition}),
-held AS {"MATERIALIZED " if refuse else ""}(
-    SELECT f.*, COALESCE(given, {_FRESH_ID.format(random=random)}) AS new_id,
-        CASE WHEN {_IS_LATER} THEN '{Hold.UNTIL}' ELSE {{lane}} END AS hold
-    FROM fresh f WHERE f.job IS NULL OR f.nth_of_id = 1)"""
+held AS (
+    SELECT f.*, CASE WHEN {_IS_LATER} THEN '{Hold.UNTIL}' ELSE {{lane}} END AS hold
+    FROM fresh f WHERE f.job IS NULL OR f.nth_of_id = 1),
+numbered AS MATERIALIZED (
+    SELECT h.*, COALESCE(given, {_FRESH_ID.format(random=random)}) AS new_id, {NEXT_SEQ} AS seq
+    FROM held h CROSS JOIN target q ORDER BY n)"""
     insert = f"""
-INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, singleton_key, group_key, tags, data, hold, start_after,
-    first_start_after, {_INHERITED})
-SELECT new_id, q.name, q.policy, COALESCE(h.name, ''), COALESCE(h.priority, 0),
-    COALESCE(h.singleton_key, ''), COALESCE(h.group_key, ''), COALESCE(h.tags, '{{{{}}}}'), {{data}}, h.hold,
+INSERT INTO jobqueue_job (id, seq, position, queue_id, policy, name, priority, singleton_key, group_key, tags, data,
+    hold, start_after, first_start_after, {_INHERITED})
+SELECT new_id, seq, seq, q.name, q.policy, COALESCE(s.name, ''), COALESCE(s.priority, 0),
+    COALESCE(s.singleton_key, ''), COALESCE(s.group_key, ''), COALESCE(s.tags, '{{{{}}}}'), {{data}}, h.hold,
     COALESCE(due_at, {NOW}), due_at, {", ".join(f"q.{name}" for name in JOB_OPTIONS)}
-FROM held h CROSS JOIN target q ORDER BY n
+FROM numbered h JOIN {_STAGED} s ON s.ctid = h.at CROSS JOIN target q
 """
     if not refuse:
         return rows + insert
     return f"""{rows},
 stored AS ({insert} ON CONFLICT DO NOTHING RETURNING id)
 SELECT count(*), NULL FROM stored UNION ALL
-SELECT row_id, CASE WHEN {_NEW} THEN known_by::text END FROM held p WHERE (new_id IN (SELECT id FROM stored)) IS FALSE
+SELECT row_id, CASE WHEN {_NEW} THEN known_by::text END
+FROM numbered p WHERE (new_id IN (SELECT id FROM stored)) IS FALSE
 """
 
 

@@ -9,35 +9,17 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from ..models import Job, Queue
-from ..policies import DelayedHead
-from ..states import BLOCKING, Hold
-from . import sql
-from .paging import MANY, look
-from .transactions import in_transaction, rows
+from ...counting import MANY
+from ...engine import sql
+from ...engine.databases import rows
+from ...engine.paging import look
+from ...engine.transactions import in_transaction
+from ...models import Job, Queue
+from ...policies import DelayedHead
+from ...states import BLOCKING, Hold
 
 AROUND = 3
 LOOKED_AROUND = 20_000  # numbers looked through on each side of a job
-
-# One probe of the lane's index per hold: it has the order of sends only within each.
-_FRONT = " UNION ALL ".join(
-    f"(SELECT id, seq, hold, start_after, created_at FROM jobqueue_job WHERE queue_id = k.queue "
-    f"AND singleton_key = k.key AND {sql.parts.IN_LANE} AND hold {hold} ORDER BY seq LIMIT %(number)s)"
-    for hold in ("IS NULL", f"= '{Hold.LANE}'", f"= '{Hold.UNTIL}'")
-)
-FRONTS = f"""
-SELECT k.queue, k.key, f.id, f.seq, f.hold, f.start_after, f.created_at
-FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, key), LATERAL ({_FRONT}) f
-"""
-WAITING = f"""
-SELECT k.queue, k.key, n.number
-FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, key), LATERAL (
-    SELECT count(*) AS number FROM (
-        SELECT 1 FROM jobqueue_job WHERE queue_id = k.queue AND singleton_key = k.key AND {sql.parts.IN_LANE}
-        LIMIT %(most)s
-    ) counted
-) n
-"""
 
 
 class Waiting(NamedTuple):
@@ -81,9 +63,9 @@ def behind(lanes: Iterable[Lane], *, using: str) -> dict[Lane, Behind]:
 def _behind(lanes: list[Lane], using: str) -> dict[Lane, Behind]:
     given = {"queues": [queue for queue, _ in lanes], "keys": [key for _, key in lanes]}
     found: dict[Lane, Behind] = {lane: Behind() for lane in lanes}
-    for queue, key, number in rows(using, WAITING, {**given, "most": MANY + 1}):
+    for queue, key, number in rows(using, sql.inspect.WAITING_IN_LANES, {**given, "most": MANY + 1}):
         found[queue, key].number = number
-    for queue, key, *waiting in rows(using, FRONTS, {**given, "number": 1}):
+    for queue, key, *waiting in rows(using, sql.inspect.FRONTS_OF_LANES, {**given, "number": 1}):
         found[queue, key].front.append(Waiting(*waiting))
     blocks = Queue.objects.using(using).filter(name__in=given["queues"], delayed_head=DelayedHead.BLOCK)
     patient = set(blocks.values_list("name", flat=True))
@@ -109,7 +91,7 @@ def _neighbours(job: Job, number: int, using: str) -> tuple[list[Job], list[Job]
     near |= {other.pk: other for other in look(lane, number, after=job.seq, most=LOOKED_AROUND).jobs}
     near |= {other.pk: other for other in lane.filter(policy=job.policy).in_state(*BLOCKING)[:number]}
     given = {"queues": [job.queue_id], "keys": [job.singleton_key], "number": number}
-    waiting = [row[2] for row in rows(using, FRONTS, given)]
+    waiting = [row[2] for row in rows(using, sql.inspect.FRONTS_OF_LANES, given)]
     near |= {other.pk: other for other in lane.filter(pk__in=waiting)}
     near.pop(job.pk, None)
     ordered = sorted(near.values(), key=lambda other: other.seq)

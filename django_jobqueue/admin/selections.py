@@ -1,0 +1,87 @@
+"""The address of a list and the selection of jobs that it means: one from the other, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib.admin.views.main import SEARCH_VAR
+from django.core.exceptions import ValidationError
+from django.utils.timezone import is_naive, make_aware
+
+from ..selection import Range, Selection
+from ..states import JobState
+from .filters import GROUPS, NUMBERS, TIMES, number_field, time_field
+
+TEXTS = ("queue", "handler", "key", "worker", "fingerprint")  # parameters that are called as the field is
+
+
+def from_query(params: Mapping[str, Any], look_ups: Iterable[str], *, search: str, **always: Any) -> Selection:
+    """The selection that an address means, of the parameters that a list has. Raises ``InvalidOption``.
+
+    What cannot be read, such as a number that is none, does not filter; the form of its filter says so. ``search`` is
+    the field that the box for searching fills, ``always`` are fields that every selection of this list has.
+    """
+    given = {name: text for name in look_ups if (text := _text(params.get(name)))}
+    searched = _text(params.get(SEARCH_VAR)).strip() or None
+    fields: dict[str, Any] = {name: given.get(name) for name in TEXTS}
+    fields |= {name: _range(name, given, time_field()) for name in TIMES}
+    fields |= {name: _range(name, given, number_field()) for name in NUMBERS}
+    fields |= {"states": _states(given.get("state")), "tags": _tags(given.get("tag")), search: searched}
+    return Selection(**fields, **always)
+
+
+def to_query(selection: Selection) -> str | None:
+    """The parameters of the list that shows a selection; ``None`` if no address can say it."""
+    fields: dict[str, Any] = {name: getattr(selection, name) for name in TEXTS}
+    fields |= {"state": _state(selection.states), "tag": None if selection.tags is None else ",".join(selection.tags)}
+    fields[SEARCH_VAR] = selection.search if selection.key_prefix is None else selection.key_prefix
+    for name in (*TIMES, *NUMBERS):
+        bounds: Range[Any] = getattr(selection, name) or Range()
+        fields |= {f"{name}__range__gte": _shown(bounds.low), f"{name}__range__lte": _shown(bounds.high)}
+    given = {name: value for name, value in fields.items() if value is not None}
+    has_comma = any("," in tag for tag in selection.tags or ())
+    return None if selection.is_named or has_comma or "" in given.values() else urlencode(given)
+
+
+def _text(value: object) -> str:
+    """PostgreSQL stores no text with a NUL, so no job can match it; as an address it is a mistake."""
+    return value if isinstance(value, str) and "\0" not in value else ""
+
+
+def _states(value: str | None) -> list[JobState] | None:
+    if value in GROUPS:
+        return sorted(GROUPS[value][1])
+    return [JobState(value)] if value in JobState.values else None
+
+
+def _state(states: tuple[JobState, ...] | None) -> str | None:
+    """The choice of the filter that means these states; empty if there is none."""
+    if states is None:
+        return None
+    groups = {frozenset(group): name for name, (_, group) in GROUPS.items()}
+    return states[0] if len(states) == 1 else groups.get(frozenset(states), "")
+
+
+def _tags(value: str | None) -> list[str] | None:
+    return [tag.strip() for tag in (value or "").split(",") if tag.strip()] or None
+
+
+def _range(name: str, given: Mapping[str, str], field: forms.Field) -> Range[Any] | None:
+    try:
+        low, high = (_bound(given.get(f"{name}__range__{end}"), field) for end in ("gte", "lte"))
+    except ValidationError:
+        return None
+    return None if low is None and high is None else Range(low, high)
+
+
+def _bound(text: str | None, field: forms.Field) -> Any:
+    value = field.clean(text)
+    return make_aware(value) if isinstance(value, datetime) and is_naive(value) else value
+
+
+def _shown(bound: Any) -> str | None:
+    return bound.isoformat() if isinstance(bound, datetime) else None if bound is None else str(bound)

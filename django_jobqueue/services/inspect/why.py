@@ -1,0 +1,170 @@
+"""Why a job is not running, in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.db.models import Q
+from django.utils.timezone import localtime
+
+from ...conf import get_settings
+from ...engine import sql
+from ...engine.claims import Target, database_of, id_of
+from ...engine.databases import rows
+from ...engine.transactions import in_transaction
+from ...expressions import StatementTimestamp
+from ...models import Job, Operation, Queue, Worker
+from ...policies import ORDERED, QueuePolicy
+from ...states import BLOCKING, DEAD, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
+from .jobs import get_job
+
+
+def why(
+    job: Target,
+    *,
+    find_handler: Callable[[str, str], object] | None = None,
+    queue: str | None = None,
+    using: str | None = None,
+) -> str:
+    """In a sentence or two: why this job is not running, or what became of it. Raises ``JobNotFound``.
+
+    A process that has discovered its handlers passes :func:`django_jobqueue.handlers.find` as ``find_handler``, and is
+    told when the job's is not among them.
+    """
+    using = database_of(job, using)
+    found = get_job(id_of(job), queue=queue, using=using)
+    state = JobState(found.state)
+    if state in RUNNING:
+        return _why_running(found)
+    if state in FINAL:
+        return _why_ended(found)
+    return in_transaction(using, partial(_why_waiting, found, using, find_handler))  # planned by index
+
+
+def _why_running(job: Job) -> str:
+    who = f"worker {job.assignee!r}" if job.assignee else "a worker"
+    text = f"It is running: {who} holds attempt {job.attempt} since {_time(job.assigned_at)}."
+    if job.state == JobState.CANCELLING:
+        text += " Its cancellation was asked for, and the worker has not answered yet."
+    return text
+
+
+def _why_ended(job: Job) -> str:
+    text = f"It has ended: {job.get_state_display()} since {_time(job.finalized_at)}."
+    if job.error and job.state != JobState.COMPLETED:
+        last = job.error.strip().splitlines()[-1][:200]
+        text += f" {last}" if last.endswith((".", "!", "?")) else f" {last}."
+    if job.state in DEAD and job.policy == ORDERED:
+        text += f" It blocks the key {job.singleton_key!r} until an operator retries or skips it."
+    return text
+
+
+def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object] | None) -> str:
+    queue = Queue.objects.using(using).filter(pk=job.queue_id).first()
+    if queue is None:
+        return f"Its queue {job.queue_id!r} does not exist any more."
+    if queue.is_paused:
+        return f"The queue {queue.name!r} is paused since {_time(queue.paused_at)}{_by_whom(queue, using)}."
+    ahead = _ahead_in_lane(job, queue, using)
+    if ahead is not None:
+        return ahead
+    now = rows(using, sql.session.MOMENT)[0][0]
+    if job.hold == Hold.UNTIL and job.start_after > now:
+        what = "its next attempt" if job.state in RETRYING else "its start"
+        return f"It waits until {_time(job.start_after)} for {what}."
+    return _no_worker(job, using) or _no_handler(job, find_handler) or _place(job, using) + _ahead_in_group(job, using)
+
+
+def _by_whom(queue: Queue, using: str) -> str:
+    """Who paused it and why, if that was said."""
+    pauses = Operation.objects.using(using).filter(verb="pause", queue=queue.name, started_at__gte=queue.paused_at)
+    found = pauses.order_by("started_at").first()
+    if found is None:
+        return ""
+    reason = found.reason.strip().rstrip(".")
+    return (f", by {found.operator!r}" if found.operator else "") + (f": {reason}" if reason else "")
+
+
+def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
+    if not queue.has_lanes:
+        return None
+    blocking = BLOCKING if queue.is_ordered else RUNNING
+    lane = Job.objects.using(using).in_lane_of(job).filter(policy=job.policy).exclude(pk=job.pk)  # has its indexes
+    other = lane.in_state(*blocking).order_by("seq").first()
+    key = f"The key {job.singleton_key!r}" if job.singleton_key else f"The queue {queue.name!r}"
+    if other is not None:
+        return f"{key} is blocked by job {other.pk}. {_what_it_does(other)}"
+    if queue.is_ordered and job.state == JobState.CREATED:
+        first = lane.in_state(JobState.CREATED).filter(seq__lt=job.seq)
+        if queue.delayed_head == "pass":
+            first = first.exclude(hold=Hold.UNTIL)
+        earlier = first.order_by("seq").first()
+        if earlier is not None:
+            number = _jobs(first.count()).replace(" job", " earlier job")
+            return f"{key} has {number}; the next is job {earlier.pk}."
+    return None
+
+
+def _ahead_in_group(job: Job, using: str) -> str:
+    """What keeps it from readers by group, which plain readers do not care for."""
+    if not job.group_key or job.policy != QueuePolicy.STANDARD:
+        return ""
+    group = Job.objects.using(using).in_queue(job.queue_id).filter(group_key=job.group_key).exclude(group_key="")
+    running = group.exclude(state__in=sorted(set(JobState) - RUNNING)).order_by("group_key").first()
+    other = running or group.in_state(*OCCUPIED | DEAD).order_by("group_key", "seq").first()
+    if other is None or other.pk == job.pk:
+        return ""
+    does = "That waits, too." if other.state == JobState.CREATED else _what_it_does(other)
+    return f" But readers by group take job {other.pk} of the group {job.group_key!r} first. {does}"
+
+
+def _what_it_does(other: Job) -> str:
+    if other.state in DEAD:
+        error = other.error.strip().splitlines()[-1][:200] if other.error.strip() else "no error text"
+        return f"That failed for good at {_time(other.finalized_at)} ({error}): retry it or skip it."
+    if other.state in RUNNING:
+        return f"That is running since {_time(other.assigned_at)}."
+    return f"That waits for its next attempt, due {_time(other.start_after)}."
+
+
+def _no_worker(job: Job, using: str) -> str | None:
+    limit = StatementTimestamp() - timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
+    live = Worker.objects.using(using).filter(stopped_at=None, heartbeat_at__gt=limit)
+    takers = [worker for worker in live if not worker.queues or job.queue_id in worker.queues]
+    if not takers:
+        if not Worker.objects.using(using).exists():
+            return "No worker is running here, and none was lately: start one with manage.py runjobs."
+        return f"No live worker takes jobs of the queue {job.queue_id!r}."
+    if not any(set(worker.tags) <= set(job.tags) for worker in takers):
+        return f"No live worker takes its tags ({', '.join(job.tags) or 'none'})."
+    return None
+
+
+def _no_handler(job: Job, find_handler: Callable[[str, str], object] | None) -> str | None:
+    if find_handler is None or find_handler(job.queue_id, job.name) is not None:
+        return None
+    if job.name:
+        return f"This code has no handler named {job.name!r}: a worker that runs it will fail the job."
+    return (
+        f"The job names no handler, and this code has none for the queue {job.queue_id!r}, or several and no default."
+    )
+
+
+def _place(job: Job, using: str) -> str:
+    before = Q(priority__gt=job.priority) | Q(priority=job.priority, position__lt=job.position)
+    ahead = Job.objects.using(using).in_queue(job.queue_id).fetchable().filter(before).in_order()[:1000].count()
+    if not ahead:
+        return "Nothing holds it: it is the next to be fetched."
+    if ahead == 1000:
+        return "Nothing holds it: 1,000 or more jobs are fetched before it."
+    return f"Nothing holds it: {_jobs(ahead)} {'is' if ahead == 1 else 'are'} fetched before it."
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number:,} jobs"
+
+
+def _time(moment: datetime | None) -> str:
+    return "an unknown time" if moment is None else f"{localtime(moment):%Y-%m-%d %H:%M:%S %Z}"

@@ -1,0 +1,130 @@
+"""Text on its way into the database: names, keys and tags of a caller are checked, messages of a handler cleaned.
+
+All checks come before any SQL, because an error at INSERT would poison the caller's transaction.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+
+from .exceptions import InvalidOption
+
+MAX_TAGS, MAX_TAG_LENGTH = 50, 100
+MAX_QUEUE_NAME = 100
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_NAME_CHARACTER = re.compile(r"[A-Za-z0-9_./:-]")
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:-]{0,99}")
+
+
+def check_text(value: object, *, option: str, max_length: int, required: bool = False) -> str:
+    """``value`` as plain text that PostgreSQL can store; ``InvalidOption`` if it is not that.
+
+    None is the empty text.
+    """
+    if value is None and not required:
+        return ""
+    if not isinstance(value, str) or not issubclass(type(value), str):
+        raise InvalidOption(option, f"expected text, got {shown(value)}")
+    if not value and required:
+        raise InvalidOption(option, "must not be empty")
+    if len(value) > max_length:
+        raise InvalidOption(option, f"has {len(value):,} characters; the limit is {max_length:,}")
+    if flaw := flaw_of(value):
+        raise InvalidOption(option, flaw)
+    return str.__str__(value)
+
+
+def check_tags(tags: object) -> list[str]:
+    """Tags in their order, each once; ``InvalidOption`` for what is not a list of short texts."""
+    if tags is None or (isinstance(tags, tuple | list) and not tags):
+        return []
+    if isinstance(tags, str | bytes):
+        raise InvalidOption("tags", "expected several texts, got one", hint=f"Write tags=[{tags[:40]!a}].")
+    if not isinstance(tags, Iterable) or isinstance(tags, Mapping):
+        raise InvalidOption("tags", f"expected a list of texts, got a value of type {type(tags).__name__}")
+    kept: dict[str, None] = {}
+    for place, tag in enumerate(tags):
+        kept[check_text(tag, option=f"tags[{place}]", max_length=MAX_TAG_LENGTH, required=True)] = None
+        if len(kept) > MAX_TAGS:
+            raise InvalidOption("tags", f"there are more than {MAX_TAGS}")
+    return list(kept)
+
+
+def check_queue_name(name: object) -> str:
+    """``name`` as the name of a queue; ``InvalidOption`` tells the first bad character."""
+    if isinstance(name, str) and _QUEUE_NAME.fullmatch(name):
+        return str.__str__(name)
+    text = check_text(name, option="queue name", max_length=MAX_QUEUE_NAME, required=True)
+    bad = next((character for character in text if not _NAME_CHARACTER.match(character)), "")
+    problem = f"{_spelled(bad)} is not allowed" if bad else f"{text[0]!r} is not allowed at the start"
+    raise InvalidOption(
+        "queue name",
+        problem,
+        hint="Use letters, digits and _ - . / : of ASCII, starting with a letter or a digit.",
+    )
+
+
+def _spelled(character: str) -> str:
+    if character.isascii() and character.isprintable():
+        return repr(character)
+    return f"{character!a} ({unicodedata.name(character, 'unnamed')})"
+
+
+def clean_text(value: object, *, max_chars: int) -> str:
+    """Text that can be stored, whatever ``value`` is; a long one is cut, and says so."""
+    text = _spoken(value)
+    if len(text) <= max_chars:
+        return storable(text)
+    note = f"… (cut: {len(text):,} characters)"
+    return (storable(text[: max(0, max_chars - len(note))]) + note)[:max_chars]
+
+
+def _spoken(value: object) -> str:
+    if issubclass(type(value), str):
+        return str.__str__(value)
+    try:
+        return str.__str__(str(value))
+    except Exception:  # an exception whose own message raises is still a failure to be told
+        return f"unprintable {type(value).__name__}"
+
+
+def storable(text: str) -> str:
+    """``text`` without what PostgreSQL cannot store."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text) if flaw_of(text) else text
+
+
+def flaw_of(text: str) -> str:
+    """What PostgreSQL cannot store in ``text``, if anything."""
+    if text.isascii() and "\0" not in text:
+        return ""
+    found = _UNSTORABLE.search(text)
+    if found is None:
+        return ""
+    name = "NUL" if found.group() == "\0" else "a lone surrogate"
+    return f"contains {name} ({found.group()!a}) at character {found.start()}"
+
+
+def shown(value: object) -> str:
+    """A short, printable form of what may be anything."""
+    if isinstance(value, str):
+        return ascii(value[:40]) + ("…" if len(value) > 40 else "")
+    if value is None or isinstance(value, int | float):
+        return f"{printed(value)[:40]} ({type(value).__name__})"
+    return f"a value of type {type(value).__name__}"
+
+
+def printed(value: object) -> str:
+    """``str(value)``, or what comes nearest when that raises."""
+    try:
+        return str.__str__(str(value))
+    except Exception:  # not our code raises here, and a text is wanted all the same
+        return _represented(value)
+
+
+def _represented(value: object) -> str:
+    try:
+        return str.__str__(repr(value))
+    except Exception:  # as above
+        return f"unprintable {type(value).__name__}"

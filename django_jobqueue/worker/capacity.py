@@ -1,0 +1,68 @@
+"""How many more jobs a child claims from a queue."""
+
+from __future__ import annotations
+
+import time
+
+from ..conf import Settings
+from ..engine.lanes import MOST_KEYS
+from .claims import HeldClaims
+from .executor import Executor
+from .options import WorkerOptions
+from .pace import HandlerPace
+from .polling import ServedQueue
+
+BATCHES = 2  # that are claimed and not begun, at most: one to begin, one to come
+LANES = 500  # of a queue that one child holds, at most: some to be recorded, some to run, some to come
+LANES_AT_ONCE = 100  # to be claimed, so that other children get theirs
+
+
+class Capacity:
+    """What can begin now, and what will begin within the prefetch time."""
+
+    def __init__(
+        self, claims: HeldClaims, executor: Executor, pace: HandlerPace, options: WorkerOptions, settings: Settings
+    ) -> None:
+        self.lanes_open_at = 0.0  # until then no lane is claimed, because a standby was promoted a moment ago
+        self._claims, self._executor, self._pace = claims, executor, pace
+        self._options, self._settings = options, settings
+        self._with_enough_lanes: set[str] = set()  # queues
+
+    def room(self, queue: ServedQueue, requested: int) -> int:
+        """How many more jobs to claim from this queue while so many are requested already."""
+        if self._claims.is_isolating() or (queue.has_lanes and time.monotonic() < self.lanes_open_at):
+            return 0
+        batch_size = self._settings.BATCH_SIZE
+        most = min(self._claims.remaining(), batch_size) if self._options.max_jobs else batch_size
+        if queue.is_async:
+            return min(most, self._async_room(requested))
+        room = self._thread_room(requested)
+        if room > 0 and queue.has_lanes:
+            room = min(room, self._lane_room(queue.name))
+        return min(most, room)
+
+    def _async_room(self, requested: int) -> int:
+        begun = len(self._claims.asynchronous) + requested + len(self._claims.prefetched)
+        return self._settings.ASYNC_CONCURRENCY - begun
+
+    def _thread_room(self, requested: int) -> int:
+        """Nothing while more than half of what should wait does, or while a whole batch of results does."""
+        claims, settings, concurrency = self._claims, self._settings, self._options.concurrency
+        unrecorded = len(self._executor.results) + len(claims.locked)
+        unended = max(0, len(claims.jobs) - len(claims.asynchronous) - unrecorded)
+        running = max(min(unended, concurrency), self._executor.busy())  # busy: also with claims that were lost
+        waiting = max(0, unended - running) + requested
+        ahead = self._pace.jobs_within(settings.PREFETCH_SECONDS, concurrency)
+        target = min(BATCHES * settings.BATCH_SIZE, max(0, concurrency - running) + ahead)
+        if waiting > target // 2 or unrecorded >= settings.BATCH_SIZE:
+            return 0
+        return target - waiting
+
+    def _lane_room(self, queue: str) -> int:
+        """A child keeps a lane for many jobs: so it claims few at a time, and none while it has enough to be busy."""
+        held = sum(job.__dict__["queue_id"] == queue for job in self._claims.jobs.values())
+        if held >= LANES:
+            self._with_enough_lanes.add(queue)
+        elif held < MOST_KEYS:
+            self._with_enough_lanes.discard(queue)
+        return 0 if queue in self._with_enough_lanes else min(LANES_AT_ONCE, LANES - held)

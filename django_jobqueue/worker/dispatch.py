@@ -1,0 +1,187 @@
+"""Giving claimed jobs to the executor, and withdrawing those that it does not begin."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from .. import handlers
+from ..conf import Settings
+from ..engine.workers import load_whole
+from ..handlers import Handler
+from ..models import Job
+from ..states import FailureReason
+from .claims import LATE, HeldClaims, allot_time
+from .event_loop import Item
+from .executor import Executor
+from .outcomes import Failed
+from .pace import HandlerPace
+from .sessions import DATABASE_ERRORS
+
+logger = logging.getLogger("django_jobqueue.worker")
+
+STALE_SECONDS = 1.0  # claimed jobs that do not begin for that long are given back
+SUSPECT_SECONDS = 5.0  # a job that has waited that long to run alone is given back, perhaps to another worker
+
+
+class Dispatcher:
+    """Begins the jobs of a child: each with its handler, those of a group in order, suspects alone."""
+
+    def __init__(
+        self,
+        claims: HeldClaims,
+        executor: Executor,
+        pace: HandlerPace,
+        settings: Settings,
+        handler: Handler[..., Any] | None,
+    ) -> None:
+        self.handler = handler  # of all jobs, whatever handler they name
+        self._claims, self._executor, self._pace = claims, executor, pace
+        self._suspicious = max(1, settings.CRASH_LIMIT - 1)  # with so many crashes a job runs alone
+        self._handlers: dict[tuple[str, str], Handler[..., Any]] = {}  # by queue and name
+        self._waits_since: tuple[int, float] | None = None  # how many had begun then, and when that was
+
+    def begin(self, jobs: Iterable[Job]) -> None:
+        """Give claimed jobs to the executor."""
+        now = time.monotonic()
+        asynchronous: list[Item] = []
+        plain: list[Item] = []
+        bare: list[Job] = []
+        held, known, suspicious = self._claims.jobs, self._handlers, self._suspicious
+        for job in jobs:
+            handler = known.get((job.queue_id, job.name))
+            if handler is None:
+                handler = self._find(job)
+                if handler is None:
+                    continue
+            held[job.id] = job
+            seconds = job.expire_in_seconds
+            job.deadline, job.begin_by = now + seconds, now + seconds / LATE
+            if handler.takes_context and "tags" not in job.__dict__:
+                bare.append(job)
+            if job.crashes >= suspicious:
+                self._claims.suspects.append((job, handler))
+            elif handler.is_async:
+                asynchronous.append((job, handler))
+            else:
+                plain.append((job, handler))
+        if bare:  # of a handler that belongs to another queue
+            try:
+                load_whole(bare, using=self._claims.identity.using)
+            except DATABASE_ERRORS:
+                for job, _ in [*plain, *asynchronous]:  # held but never begun, they would wait until they expire
+                    del held[job.id]
+                raise
+        self._executor.begin(plain, self._pace.chunk_size())
+        self._claims.publish_counts()
+        if asynchronous:
+            self._claims.asynchronous.update(job.id for job, _ in asynchronous)
+            self._executor.start_async(asynchronous)
+
+    def begin_groups(self, jobs: Iterable[Job]) -> bool:
+        """Give each group to the executor as one; whether all could begin.
+
+        A job that cannot run with the others of its group, and what is behind it, is not held: give it back.
+        """
+        now = time.monotonic()
+        groups: dict[str, list[Item]] = {}
+        cut: set[str] = set()
+        for job in jobs:
+            group = groups.setdefault(job.group_key, [])
+            if job.group_key in cut:
+                continue
+            handler = self._handlers.get((job.queue_id, job.name)) or self._find(job)
+            alone = job.crashes >= self._suspicious
+            if handler is None or (group and (alone or handler.is_async != group[0][1].is_async)):
+                cut.add(job.group_key)
+                continue
+            self._claims.jobs[job.id] = job
+            allot_time(job, now)
+            if alone:
+                self._claims.suspects.append((job, handler))
+                cut.add(job.group_key)
+            else:
+                group.append((job, handler))
+        for group in filter(None, groups.values()):
+            if group[0][1].is_async:
+                self._claims.asynchronous.update(job.id for job, _ in group)
+            self._executor.begin_group(group)
+        self._claims.publish_counts()
+        return not cut
+
+    def begin_late(self, jobs: list[Job]) -> None:
+        """Begin jobs whose claims had to be verified first."""
+        self.begin(self._claims.renew(jobs))
+
+    def begin_suspect(self) -> bool:
+        """Begin the next suspect when nothing else runs; whether the list of suspects changed.
+
+        Before a job fails for good because of its crashes it runs alone: then it is known whether they were its own.
+        Not after the first crash, because then a machine that went down would have all its jobs run one by one.
+        """
+        claims = self._claims
+        if claims.alone is not None or len(claims.jobs) > len(claims.suspects) + len(claims.prefetched):
+            return False
+        job, handler = claims.suspects[0]
+        stands = bool(claims.renew([job]))
+        claims.suspects.popleft()  # only now: while the database is away it waits here
+        if not stands:
+            return True
+        claims.alone = job.id
+        if handler.is_async:
+            self._executor.start_async([(job, handler)])
+        else:
+            self._executor.begin([(job, handler)], 1)
+        return True
+
+    def _find(self, job: Job) -> Handler[..., Any] | None:
+        """The handler of a job; without one, the job has failed."""
+        handler = self.handler or handlers.find(job.queue_id, job.name)
+        if handler is not None:
+            self._handlers[job.queue_id, job.name] = handler
+            return handler
+        text = handlers.missing_text(job.queue_id, job.name)
+        facts = {"worker": self._claims.identity.name, "job": str(job.id), "queue": job.queue_id}
+        logger.error("no handler", extra=facts)
+        self._claims.jobs[job.id] = job
+        self._executor.results.append((job, Failed(text, for_good=True, reason=FailureReason.NO_HANDLER), 0.0))
+        return None
+
+    # ----------------------------------------------------------------------------------- withdrawing what was not begun
+
+    def withdraw(self) -> list[Job]:
+        """All jobs that are held and not begun; they will not begin here any more."""
+        claims = self._claims
+        items = [*claims.suspects, *self._executor.withdraw()]
+        jobs = [*claims.prefetched, *(job for job, _ in items)]
+        claims.suspects.clear()
+        claims.prefetched = []
+        return jobs
+
+    def withdraw_waiting(self, now: float) -> list[Job]:
+        """Jobs that wait behind a slow one: to run alone, or in a group."""
+        waited = [item for item in self._claims.suspects if now > _suspect_until(item[0])]
+        for item in waited:
+            self._claims.suspects.remove(item)
+        return [job for job, _ in [*waited, *self._executor.withdraw_behind_slow(now, STALE_SECONDS)]]
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether jobs wait and none has begun for a while, because running ones take longer than those before."""
+        if self._executor.ready.empty():
+            self._waits_since = None
+            return False
+        began = self._executor.began
+        if self._waits_since is None or began != self._waits_since[0]:
+            self._waits_since = (began, now)  # something was begun meanwhile
+        if now - self._waits_since[1] < STALE_SECONDS:
+            return False
+        self._pace.slow_down(STALE_SECONDS)
+        return True
+
+
+def _suspect_until(job: Job) -> float:
+    """How long a job waits to run alone: meanwhile its time in the database goes by."""
+    claimed_at = job.deadline - job.expire_in_seconds
+    return min(job.begin_by, claimed_at + SUSPECT_SECONDS)

@@ -1,0 +1,63 @@
+"""Fetching ahead: the server claims the next batch while the child dispatches and records the current one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from django.db import connections
+
+from ..engine.databases import own_connection
+from ..models import Job
+from . import sessions
+
+Fetch = Callable[[], list[Job]]
+
+
+class FetchAhead:
+    """One fetch at a time, in its own thread and on its own connection, which exist only once a child was busy."""
+
+    def __init__(self, using: str, wake: threading.Event) -> None:
+        self._using, self._wake = using, wake
+        self._requests: SimpleQueue[Fetch | None] = SimpleQueue()
+        self._replies: SimpleQueue[list[Job] | Exception] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.requested = 0  # how many jobs the fetch under way asks for; 0 if none is under way
+
+    def request(self, fetch: Fetch, jobs: int) -> None:
+        """Begin a fetch; raises ``RuntimeError`` if the process can have no more threads."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="jobqueue-fetch", daemon=True)
+            thread.start()
+            self._thread = thread
+        self.requested = jobs
+        self._requests.put(fetch)
+
+    def is_pending(self) -> bool:
+        """Whether a fetch is under way and has not returned."""
+        return bool(self.requested) and self._replies.empty()
+
+    def result(self) -> list[Job]:
+        """Wait for the fetch and return the jobs it claimed; raises what the fetch raised."""
+        reply = self._replies.get()
+        self.requested = 0
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._requests.put(None)
+
+    def _run(self) -> None:
+        own_connection(self._using)
+        sessions.limit(statement=sessions.STATEMENT_SECONDS)
+        while (fetch := self._requests.get()) is not None:
+            try:
+                self._replies.put(fetch())
+            except Exception as error:  # raised again by result(), in the thread of the child
+                connections[self._using].close()
+                self._replies.put(error)
+            self._wake.set()
+        connections[self._using].close()

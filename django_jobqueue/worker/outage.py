@@ -1,0 +1,75 @@
+"""When a child cannot reach the database, and whether the server it reaches afterwards is the same."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import Any
+
+from ..engine.workers import server_identity
+
+logger = logging.getLogger("django_jobqueue.worker")
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
+FLAPPING_SECONDS = 5.0  # a database that comes and goes within that time is logged once
+
+
+class Outage:
+    """Whether the connection to the database is lost, and how long to wait before the next try."""
+
+    def __init__(self, worker: str) -> None:
+        self.pause = FIRST_PAUSE_SECONDS
+        self._worker = worker
+        self._since: float | None = None
+        self._logged_at = self._ended_at = float("-inf")
+        self._is_logged = False
+
+    @property
+    def is_on(self) -> bool:
+        return self._since is not None
+
+    def begin(self, error: Exception) -> None:
+        """A statement has failed; called again by each try that fails."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            if now - self._ended_at > FLAPPING_SECONDS:
+                self.pause = FIRST_PAUSE_SECONDS
+            if now - self._logged_at > FLAPPING_SECONDS:
+                self._logged_at, self._is_logged = now, True
+                facts = {"worker": self._worker, "error": str(error).strip()[:500]}
+                logger.warning("database lost; retrying", extra=facts)
+        self.pause = min(self.pause * 2, LONGEST_PAUSE_SECONDS) * random.uniform(0.75, 1)
+
+    def end(self, given_back: int) -> None:
+        """The database is back, and so many jobs were given back."""
+        self._ended_at = time.monotonic()
+        if self._is_logged and self._since is not None:
+            seconds = round(self._ended_at - self._since, 1)
+            logger.info("database is back", extra={"worker": self._worker, "seconds": seconds, "returned": given_back})
+        self._is_logged, self._since = False, None
+
+
+class Server:
+    """Which server a child talks to, and when it was last seen to be another, or to have been started again."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._identity: tuple[Any, ...] | None = None
+        self._replaced_at = float("-inf")
+
+    @property
+    def is_known(self) -> bool:
+        return self._identity is not None
+
+    def identify(self) -> None:
+        before, self._identity = self._identity, server_identity(using=self._using)
+        if before not in (None, self._identity):
+            self._replaced_at = time.monotonic()
+
+    def restarted_since(self, moment: float) -> bool:
+        """Whether the server has been started or replaced since then, as far as this process can see."""
+        self.identify()
+        return self._replaced_at >= moment

@@ -1,0 +1,34 @@
+"""Signals to processes and process groups."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from contextlib import suppress
+
+_PR_SET_PDEATHSIG = 1
+
+
+def send_signal(pid: int, number: int) -> None:
+    if pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def kill_group(pid: int) -> None:
+    """Kill what a child's handlers started in its process group; a process with a session of its own survives.
+
+    In a terminal, where children lead no groups, there is none of that number.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def die_with_parent(parent: int, exit_code: int) -> None:
+    """Where the system can (Linux): be killed when the parent dies, even while a handler hangs."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(exit_code)

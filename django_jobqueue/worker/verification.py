@@ -1,0 +1,44 @@
+"""Comparing the claims a child holds with those the database knows."""
+
+from __future__ import annotations
+
+from ..engine.workers import claims_of, give_back_claims
+from ..states import JobState
+from .claims import HeldClaims
+from .executor import Executor
+
+
+class Verification:
+    """Stops the handlers of jobs that were cancelled or whose claims were lost, and gives back unknown claims."""
+
+    def __init__(self, claims: HeldClaims, executor: Executor, stop_seconds: float) -> None:
+        self._claims, self._executor, self._stop_seconds = claims, executor, stop_seconds
+        self.stop_by: float | None = None  # when handlers of lost claims must have ended, while it waits for them
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether handlers of lost claims did not stop in time."""
+        return self.stop_by is not None and now > self.stop_by
+
+    def compare(self, now: float, *, reconnected: bool = False) -> int:
+        """Compare once; returns how many jobs were given back. All that is claimed must be known, so settle first.
+
+        Handlers are stopped before jobs are given back: a job that is given back before a lost handler has ended could
+        run beside its successor, which was handed over by a claim that this server lacks.
+        """
+        identity = self._claims.identity
+        known = claims_of(identity.name, identity.incarnation, using=identity.using)
+        held = {job.claim: job for job in self._claims.jobs.values()}
+        for lost in held.keys() - known.keys():
+            held[lost].begin_by = 0.0
+        running = self._executor.running()
+        cancelled = {claim for claim, state in known.items() if state == JobState.CANCELLING}
+        self._executor.cancel(job for job in running if job.claim in cancelled)
+        abandoned = [job for job in running if job.claim not in known]
+        self._executor.abandon(abandoned)
+        unheld = known.keys() - held.keys()
+        if abandoned and (unheld or reconnected or self.stop_by):
+            self.stop_by = self.stop_by or now + self._stop_seconds
+            return 0
+        self.stop_by = None
+        why = "its claim was not confirmed"
+        return give_back_claims(identity.name, identity.incarnation, unheld, why, using=identity.using)
