@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -22,6 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
     The address goes into the environment too, because pytest-xdist's workers and the processes
     that tests start find it there.
     """
+    # A shell without job control starts background commands with Ctrl-C ignored, and the processes that tests
+    # interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("JOBQUEUE_TEST_DSN") or os.environ.get("PGHOST"):
         return
     server = start_throwaway(settings={"max_connections": MAX_CONNECTIONS})
