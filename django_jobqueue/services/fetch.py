@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -45,7 +46,7 @@ MOST_JOBS = 10_000
 RELEASED_AT_ONCE = 1_000
 HELD_AT_ONCE = 5_000
 ROUNDS = 5  # how often one fetch looks further when what it saw had to wait
-SECOND_LOOKS = 3  # how often it looks again when every key it saw was in somebody's hands
+SECOND_LOOKS = 3  # how often it looks again when every key it saw was locked by another transaction
 
 
 class Candidate(NamedTuple):
@@ -205,30 +206,38 @@ def _fetch_tagged(claimer: Claimer, limit: int) -> list[Job]:
 # ------------------------------------------------------------------------------------------------- candidates
 
 
+class Part(Enum):
+    """Where along the order a fetch looks, from a place on; each as a statement and as the filter of a queryset."""
+
+    ALL = sql.fetch.HEADS
+    ABOVE = sql.fetch.HEADS_ABOVE  # jobs of a higher priority
+    WITHIN = sql.fetch.HEADS_WITHIN  # jobs behind the place, of its own priority
+    BELOW = sql.fetch.HEADS_BELOW  # all jobs behind the place
+
+    def bounds(self, place: Place) -> Q:
+        priority, position = place
+        behind = Q(priority=priority, position__gt=position)
+        return {
+            Part.ALL: Q(),
+            Part.ABOVE: Q(priority__gt=priority),
+            Part.WITHIN: behind,
+            Part.BELOW: Q(priority__lt=priority) | behind,
+        }[self]
+
+
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the order to look along: above a priority, within one after a position, beyond both, or all of it."""
+    """A part of the order to look along."""
 
-    above: int | None = None
-    within: int | None = None
-    below: int | None = None
-    after: int = 0
-
-    def bounds(self) -> Q:
-        if self.above is not None:
-            return Q(priority__gt=self.above)
-        if self.within is not None:
-            return Q(priority=self.within, position__gt=self.after)
-        if self.below is not None:
-            return Q(priority__lt=self.below) | Q(priority=self.below, position__gt=self.after)
-        return Q()
+    part: Part = Part.ALL
+    place: Place = (0, 0)
 
 
 def _stretches(claimer: Claimer) -> Iterable[Stretch]:
     mark = claimer.bookmark
-    if mark is not None and mark.is_fresh() and mark.priority is not None:
-        yield Stretch(above=mark.priority)
-        yield Stretch(within=mark.priority, after=mark.position)
+    if mark is not None and mark.is_fresh():
+        yield Stretch(Part.ABOVE, mark.place)
+        yield Stretch(Part.WITHIN, mark.place)
     if mark is not None:
         mark.looked()
     _release_due(claimer)
@@ -237,18 +246,26 @@ def _stretches(claimer: Claimer) -> Iterable[Stretch]:
 
 def _candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str] = ()) -> list[Candidate]:
     """Fetchable jobs in order, locked, without these keys; rows locked by another transaction are skipped."""
-    bounds = stretch.bounds()
+    if claimer.tags:
+        return _tagged_candidates(claimer, stretch, limit, without)
+    priority, position = stretch.place
+    params = {"queue": claimer.queue, "priority": priority, "position": position, "limit": limit}
+    params["without"] = text_array(sorted(without))
+    return [Candidate(*row) for row in claimer.rows(stretch.part.value, params, by_name=True)]
+
+
+def _tagged_candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str]) -> list[Candidate]:
+    """First a bounded look along the order, then by the index of tags, because each alone can be slow.
+
+    The first is slow if many jobs with other tags lie in front, the second if many jobs have these tags.
+    """
     jobs = Job.objects.using(claimer.using).in_queue(claimer.queue).in_part(claimer.leaf)
-    waiting = jobs.filter(bounds).fetchable().in_order()
+    waiting = jobs.filter(stretch.part.bounds(stretch.place)).fetchable().in_order()
     if without:
         waiting = waiting.exclude(singleton_key__in=sorted(without))
-    if not claimer.tags:
-        return _locked(waiting, limit)
-    # First a bounded look along the order, then by the index of tags: each alone would be slow where the other is quick
-    # (many jobs with other tags in front; many jobs with these tags in all).
     tagged = waiting.tagged(claimer.tags)
     candidates = []
-    if stretch == Stretch():
+    if stretch.part is Part.ALL:
         candidates = _locked(tagged.located_by(waiting[: max(limit, 100)]), limit)
     if len(candidates) < limit:
         rest = tagged.exclude(pk__in=[candidate.id for candidate in candidates])
@@ -324,8 +341,8 @@ def _claim_heads(claimer: Claimer, limit: int, all_keys: bool) -> _Judge:
             if len(judge.claimed) >= limit or len(candidates) < most or judge.is_full():
                 break
             spare = 2
-            rounds -= len(judge.refused) == refused  # keys in somebody's hands must not keep others from being seen
-            stretch = Stretch(below=candidates[-1].priority, after=candidates[-1].position)
+            rounds -= len(judge.refused) == refused  # keys locked by others must not keep the rest from being seen
+            stretch = Stretch(Part.BELOW, (candidates[-1].priority, candidates[-1].position))
         if len(judge.claimed) >= limit or judge.is_full():
             break
     return judge

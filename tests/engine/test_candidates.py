@@ -12,6 +12,7 @@ from psycopg.sql import Literal
 from django_jobqueue.engine import sql
 from django_jobqueue.models import Job
 from django_jobqueue.partitions import DEFAULT
+from django_jobqueue.services.fetch import Part
 
 
 @pytest.mark.django_db
@@ -24,6 +25,18 @@ def test_the_candidates_of_a_claim_are_those_that_the_orm_composes(queue):
     assert clauses(re.sub(r"AND \(SELECT true FROM jobqueue_queue .*? LIMIT 1\)", "", written, flags=re.S)) == clauses(
         composed
     )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("part", tuple(Part), ids=lambda part: part.name)
+def test_the_candidates_of_lanes_are_those_that_the_orm_composes(queue, part):
+    jobs = Job.objects.in_queue(queue.name).in_part(DEFAULT).filter(part.bounds((3, 40))).fetchable().in_order()
+    with transaction.atomic():
+        composed = str(jobs.select_for_update(skip_locked=True).values_list("id")[:7].query)
+    values = Values(queue=queue.name, limit=7, priority=3, position=40)
+    written = sql.parts.at(DEFAULT, part.value) % values
+
+    assert clauses(written.replace("AND singleton_key <> ALL(NULL::text[])", "")) == clauses(composed)
 
 
 class Values(dict[str, Any]):

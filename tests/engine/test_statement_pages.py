@@ -84,19 +84,17 @@ def test_the_page_of_each_module_shows_its_statements_as_they_run(name):
 
 @pytest.mark.django_db
 def test_the_page_of_composed_statements_shows_what_the_orm_sends(fifo_queue, queue):
-    """Candidates of lanes and of tags, and the locks of a transition."""
-    services.send(fifo_queue.name, singleton_key="a")
+    """Candidates with tags, of lanes and without, and the locks of a transition."""
+    services.send(fifo_queue.name, singleton_key="a", tags=["red"])
     services.send(queue.name, tags=["red"])
     steps = {
-        "The candidates of lanes": lambda: services.fetch(fifo_queue.name, 10),
+        "The candidates of lanes with tags": lambda: services.fetch(fifo_queue.name, 10, tags=["red"]),
         "The candidates with tags": lambda: services.fetch(queue.name, 10, tags=["red"]),
         "The jobs of a transition": lambda: services.fail(Job.objects.get(queue=queue), "no"),
     }
     text = ["# Composed by the ORM", "What Django composes from querysets, as PostgreSQL gets it."]
     for title, step in steps.items():
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
+        with CaptureQueriesContext(connection) as captured:
             step()
         text.append(f"## {title}")
         for query in captured.captured_queries:

@@ -85,6 +85,23 @@ WHERE j.ctid = ANY(ARRAY(SELECT tid FROM picked))
 RETURNING {CLAIM_COLUMNS}
 """
 
+
+def _heads(bounds: str) -> str:
+    return f"""
+SELECT ctid, id, singleton_key, state, seq, priority, position FROM {LEAF}
+WHERE queue_id = %(queue)s AND {IS_FETCHABLE}{bounds} AND singleton_key <> ALL(%(without)s::text[])
+ORDER BY priority DESC, position LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+
+
+# Jobs that may be heads of lanes, locked before they are judged: what the ORM composes for candidates with tags, and
+# a test compares the two. Written out, because a worker asks twice per batch: composing them took Django 1.0 ms each
+# time, beside 0.5 ms for the whole round trip, and made a job of an ordered queue cost 1.09 times as much.
+HEADS = _heads("")
+HEADS_ABOVE = _heads(" AND priority > %(priority)s")
+HEADS_WITHIN = _heads(" AND priority = %(priority)s AND position > %(position)s")
+HEADS_BELOW = _heads(" AND (priority < %(priority)s OR (position > %(position)s AND priority = %(priority)s))")
+
 CLAIM = f"""
 UPDATE {LEAF} j SET {claiming(xmin="%(xmin)s")}
 WHERE j.ctid = ANY(%(tids)s::tid[])
