@@ -5,7 +5,8 @@ of a few percent, which rates do not show.
 
 In every pair, a worker of each tree is started anew, on a paused queue. Then both drain small slices of jobs by turns,
 so that a slow second of the machine hits both. The clocks are read before the queue is resumed and when all jobs of
-the slice are finished: starting the interpreter, importing and connecting are not measured.
+the slice are finished: starting the interpreter, importing and connecting are not measured. The workload ``send`` has
+no worker: the process that fills the queue sends jobs one by one, each in a transaction of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Workload:
     queue: str
     handler: str
     jobs: int
-    processes: int
+    processes: int  # of the worker; without any, jobs are sent one by one instead
     keys: int = 0
 
 
@@ -57,6 +58,7 @@ WORKLOADS = [
     Workload("W3", "plain", "bench", 10_000, 1),
     Workload("W5", "ordered", "bench_ordered", 10_000, 2, keys=1_000),
     Workload("atomic", "plain", "bench_effect", 1_000, 2),
+    Workload("send", "plain", "bench", 2_000, 0),
 ]
 
 
@@ -129,8 +131,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _pair(workload: Workload, server: Server, trees: Sequence[SourceTree], seed: int, slices: int) -> Pair:
     """A worker of each tree, started anew, and slices by turns. The first slice warms up and is not counted."""
+    started = _at_work if workload.processes else _sending
     with ExitStack() as stack:
-        sides = [stack.enter_context(_at_work(workload, server, tree, seed, slices + 1)) for tree in trees]
+        sides = [stack.enter_context(started(workload, server, tree, seed, slices + 1)) for tree in trees]
         found = []
         for number in range(slices + 1):
             for side in sides:
@@ -143,6 +146,31 @@ def _pair(workload: Workload, server: Server, trees: Sequence[SourceTree], seed:
 
 
 @contextmanager
+def _sending(workload: Workload, server: Server, tree: SourceTree, seed: int, slices: int) -> Iterator[_Sender]:
+    with psycopg.connect(tree.dsn, autocommit=True) as connection:
+        yield _Sender(workload, tree, _Clocks(server, connection, [tree.filler]))
+
+
+@dataclass
+class _Sender:
+    """One of the two trees, whose filling process sends jobs one by one."""
+
+    workload: Workload
+    tree: SourceTree
+    clocks: _Clocks
+
+    def fill(self, number: int) -> None:
+        self.tree.tell("fill", self.workload.queue, self.workload.handler, 0, 0, 0)
+
+    def drain(self, number: int) -> Usage:
+        began, jobs = time.monotonic(), self.workload.jobs
+        before = self.clocks.read()
+        self.tree.tell("send_each", self.workload.queue, self.workload.handler, jobs)
+        server, python = (after - sofar for sofar, after in zip(before, self.clocks.read(), strict=True))
+        return Usage(server / jobs * 1e6, python / jobs * 1e6, jobs / (time.monotonic() - began))
+
+
+@contextmanager
 def _at_work(workload: Workload, server: Server, tree: SourceTree, seed: int, slices: int) -> Iterator[_Side]:
     tree.tell("fill", workload.queue, workload.handler, 0, 0, 0)
     command = tree.runjobs(f"--queue={workload.queue}", f"--processes={workload.processes}")
@@ -150,7 +178,7 @@ def _at_work(workload: Workload, server: Server, tree: SourceTree, seed: int, sl
         psycopg.connect(tree.dsn, autocommit=True) as connection,
         working([command], tree.seeded(seed), workload.jobs * slices) as workers,
     ):
-        side = _Side(workload, tree, workers, connection, _Clocks(server, connection, workers))
+        side = _Side(workload, tree, workers, connection, _Clocks(server, connection, workers.pids))
         side.wait_until_idle()
         yield side
 
@@ -204,15 +232,15 @@ class _Side:
 
 
 class _Clocks:
-    """The processor time of a server's backends and of a worker's processes."""
+    """The processor time of a server's backends, and of processes with their descendants."""
 
-    def __init__(self, server: Server, connection: psycopg.Connection[tuple[int]], workers: Workers) -> None:
+    def __init__(self, server: Server, connection: psycopg.Connection[tuple[int]], pids: Sequence[int]) -> None:
         self._postmaster = int((server.data / "postmaster.pid").read_text().splitlines()[0])
-        self._connection, self._supervisors = connection, workers.pids
+        self._connection, self._pids = connection, pids
 
     def read(self) -> tuple[float, float]:
         """Seconds so far: of the server, of Python."""
-        python = sum(processor_time.of_tree(pid) for pid in self._supervisors)
+        python = sum(processor_time.of_tree(pid) for pid in self._pids)
         return processor_time.of_backends(self._connection, self._postmaster), python
 
 

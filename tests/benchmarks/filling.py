@@ -42,6 +42,12 @@ def fill(queue: str, name: str, start: int, stop: int, keys: int) -> None:
     _execute("CHECKPOINT")  # so that every run writes the first images of its pages
 
 
+def send_each(queue: str, name: str, number: int) -> None:
+    """One after the other, each committed."""
+    for n in range(number):
+        services.send(queue, {"n": n, "text": TEXT}, name=name)
+
+
 def resume(queue: str) -> None:
     services.resume(queue)
 
@@ -51,7 +57,7 @@ def _execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-VERBS: dict[str, Callable[..., None]] = {"install": install, "fill": fill, "resume": resume}
+VERBS: dict[str, Callable[..., None]] = {"install": install, "fill": fill, "send_each": send_each, "resume": resume}
 
 
 def main() -> None:

@@ -86,6 +86,11 @@ class SourceTree:
         if not self._filler.stdout.readline():  # type: ignore[union-attr]
             raise RuntimeError(f"the process that fills {self.database} ended at {verb}")
 
+    @property
+    def filler(self) -> int:
+        """The id of the process that fills the database."""
+        return self._filler.pid
+
     def runjobs(self, *options: str) -> list[str]:
         return [sys.executable, "-m", "django", "runjobs", "--no-schedules", *options]
 
