@@ -17,8 +17,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _pair(workload: Workload, server: Server, trees: Sequence[SourceTree], seed: int, slices: int) -> Pair:
     """A worker of each tree, started anew, and slices by turns. The first slice warms up and is not counted."""
-    started = _at_work if workload.processes else _sending
+    started: Callable[..., AbstractContextManager[_Side | _Sender]] = _at_work if workload.processes else _sending
     with ExitStack() as stack:
         sides = [stack.enter_context(started(workload, server, tree, seed, slices + 1)) for tree in trees]
         found = []
