@@ -16,6 +16,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from .conf import get_settings
+from .log_texts import error_line
 
 if TYPE_CHECKING:
     from .models import Job
@@ -164,8 +165,13 @@ def _entered(stack: ExitStack, carrier: Carrier, make: Callable[[], AbstractCont
     """A carrier that fails must not keep jobs from being sent or run."""
     try:
         return stack.enter_context(make())
-    except Exception:
-        logger.exception("a carrier failed", extra={"carrier": carrier.name})
+    except Exception as error:
+        logger.exception(
+            "carrier failed: %s: %s; jobs are sent and run without it",
+            carrier.name,
+            error_line(error),
+            extra={"carrier": carrier.name, "error": error_line(error)},
+        )
         return None
 
 
@@ -174,8 +180,13 @@ def flush() -> None:
     for carrier in carriers():
         try:
             carrier.flush()
-        except Exception:
-            logger.exception("a carrier failed", extra={"carrier": carrier.name})
+        except Exception as error:
+            logger.exception(
+                "carrier failed to flush: %s: %s",
+                carrier.name,
+                error_line(error),
+                extra={"carrier": carrier.name, "error": error_line(error)},
+            )
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:

@@ -16,6 +16,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from .conf import get_settings
 from .exceptions import InvalidOption
+from .log_texts import error_line
 from .options import JOB_OPTIONS, YEAR
 from .text import check_queue_name
 
@@ -309,8 +310,10 @@ def discovered() -> Callable[[str, str], Handler[Any, Any] | None] | None:
     """How to find this project's handlers, or nothing where they cannot be imported: an answer then goes without."""
     try:
         autodiscover()
-    except Exception:  # whatever a project's modules raise
-        logger.warning("handlers cannot be imported", exc_info=True)
+    except Exception as error:  # whatever a project's modules raise
+        logger.warning(
+            "handlers cannot be imported: %s", error_line(error), extra={"error": error_line(error)}, exc_info=True
+        )
         return None
     return find
 

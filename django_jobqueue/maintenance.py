@@ -22,6 +22,7 @@ from .engine.sweeps import bounded
 from .engine.transactions import in_transaction, joins
 from .expressions import StatementTimestamp
 from .identifiers import uuid7
+from .log_texts import error_line
 from .models import Job, Maintenance, Worker
 from .services.maintain import fill_minutes, forget_old_minutes
 from .services.operations import advance_operations
@@ -93,7 +94,11 @@ def maintain(*, every: float = 0.0, using: str | None = None) -> MaintenanceRepo
     steps: list[Step] = []
     for work in STEPS:
         if not _renew(using, holder):
-            logger.warning("another process took the maintenance over", extra={"step": work.name})
+            logger.warning(
+                "maintenance continues in another process: this one stops before the step %s",
+                work.name,
+                extra={"step": work.name},
+            )
             break
         steps.append(_run(using, work))
     report = MaintenanceReport(steps=steps, seconds=round(time.monotonic() - began, 3))
@@ -149,7 +154,12 @@ def _run(using: str, step: _Work) -> Step:
                 done = step.work(using)
         except Exception as failure:  # whatever it is, the other steps must go on
             error = f"{type(failure).__name__}: {failure}".strip()[:500]
-            logger.exception("a step of maintenance failed", extra={"step": step.name})
+            logger.exception(
+                "maintenance step failed: %s: %s; the other steps go on",
+                step.name,
+                error_line(failure),
+                extra={"step": step.name, "error": error},
+            )
             if not joins(connections[using]):
                 connections[using].close_if_unusable_or_obsolete()
     if limits.place != places.get(step.name):

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_safe
 
 from .conf import get_settings
 from .expressions import StatementTimestamp
+from .log_texts import error_line
 from .models import Maintenance, Queue, QueueTotal, Schedule, Worker
 from .policies import ORDERED
 from .services.inspect import backlog
@@ -169,9 +170,15 @@ def read(using: str, most: int) -> Iterator[_Sample]:
             try:
                 with transaction.atomic(using=using):
                     found += list(part(using, most))
-            except DatabaseError:
+            except DatabaseError as error:
                 errors += 1
-                logger.warning("a part of the metrics is missing", extra={"part": part.__name__}, exc_info=True)
+                logger.warning(
+                    "metrics are incomplete: reading %s failed: %s",
+                    part.__name__.strip("_"),
+                    error_line(error),
+                    extra={"part": part.__name__, "error": str(error).strip()},
+                    exc_info=True,
+                )
         return [*found, ("jobqueue_scrape_errors", (), errors)]
 
     yield from by_index(work, statement_ms=STATEMENT_MS, using=using)

@@ -23,6 +23,7 @@ from ..claims import Claim
 from ..conf import get_settings
 from ..exceptions import QueueNotFound
 from ..identifiers import uuid7
+from ..log_texts import error_line
 from ..models import Job, Worker
 from ..states import RUNNING, JobState
 from . import capacity, sql, workers
@@ -222,7 +223,12 @@ class Assigner(threading.Thread):
                 Worker.objects.using(terms.using).filter(pk=self.incarnation).delete()
         except Exception as error:
             self.failure = error
-            logger.warning("could not give jobs back", extra={"worker": terms.worker, "error": str(error).strip()})
+            logger.warning(
+                "could not return jobs to the queue: worker %s: %s; they are recovered when its heartbeat is too old",
+                terms.worker,
+                error_line(error),
+                extra={"worker": terms.worker, "error": str(error).strip()},
+            )
         finally:
             with suppress(DatabaseError):
                 connections[terms.using].close()

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
+from ..log_texts import error_line
 from ..models import Maintenance, Queue, QueueMinute, QueueTotal
 from ..statistics import CATCH_UP, COUNTERS, HISTOGRAMS, merged
 from . import sql
@@ -70,7 +71,12 @@ def _summarize(using: str) -> None:
                 execute(using, sql.statistics.WAIT_BRIEFLY)
                 rows(using, sql.statistics.SUMMARIZE, [index])
         except DatabaseError as error:
-            logger.debug("ranges could not be summarized", extra={"index": index, "error": str(error).strip()})
+            logger.debug(
+                "index ranges could not be summarized: %s: %s",
+                index,
+                error_line(error),
+                extra={"index": index, "error": str(error).strip()},
+            )
 
 
 def _fill(using: str) -> int:

@@ -19,6 +19,7 @@ from psycopg.sql import Literal
 
 from ..conf import get_settings
 from ..exceptions import InvalidOption
+from ..log_texts import error_line
 from ..options import YEAR, check_seconds
 from ..process_memory import ProcessMemory
 from .databases import execute, own_connection, rows
@@ -50,7 +51,11 @@ class Listener(threading.Thread):
             try:
                 self._listen()
             except (Error, psycopg.Error, OSError) as error:
-                worker_logger.debug("listening was interrupted", extra={"error": str(error).strip()})
+                worker_logger.debug(
+                    "listening was interrupted: %s; trying again",
+                    error_line(error),
+                    extra={"error": str(error).strip()},
+                )
                 connections[self.using].close()
                 self.lost()
             self._stopping.wait(self._pause * random.uniform(0.5, 1))
@@ -228,7 +233,12 @@ def _say_unnotified(using: str, queue: str, error: Exception) -> None:
     if time.monotonic() - _last_warning.at < _SAY_EVERY_SECONDS:
         return
     _last_warning.at = time.monotonic()
-    logger.warning("could not notify workers", extra={"queue": queue, "error": str(error).strip()})
+    logger.warning(
+        "could not notify workers: queue %s: %s; they find its jobs when they poll",
+        queue,
+        error_line(error),
+        extra={"queue": queue, "error": str(error).strip()},
+    )
     with suppress(Exception):
         rows(using, NOTIFICATION_QUEUE_USAGE)
 

@@ -24,6 +24,7 @@ from django.db import DatabaseError, connections
 from psycopg import errors
 
 from ..conf import get_settings
+from ..log_texts import error_line
 from ..process_memory import ProcessMemory
 from .sql.session import BEGIN, BEGIN_AT_ONCE
 
@@ -99,7 +100,12 @@ class NamedStatements(ProcessMemory):
             return False
         if using not in self.forgetful:
             self.forgetful.add(using)
-            logger.info("statements are sent in full", extra={"database": using, "error": str(error).strip()})
+            logger.info(
+                "prepared statements are not kept: database %s: %s; statements are sent in full from now on",
+                using,
+                error_line(error),
+                extra={"database": using, "error": str(error).strip()},
+            )
         return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -24,6 +24,9 @@ class Failure:
     retry_count: int
     will_retry: bool
     next_retry_at: datetime | None
+    seq: int = field(default=0, compare=False)
+    retry_limit: int | None = field(default=None, compare=False)
+    retry_in_seconds: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,9 @@ def failures(moved: Moved) -> list[Failure]:
             retry_count=job.retry_count + moved.changes[job.pk].charge,
             will_retry=moved.changes[job.pk].state not in DEAD | {JobState.STOPPED},
             next_retry_at=None if moved.changes[job.pk].died else moved.due[job.pk],
+            seq=job.seq,
+            retry_limit=job.retry_limit,
+            retry_in_seconds=None if moved.changes[job.pk].died else moved.changes[job.pk].delay,
         )
         for job in moved.jobs
         if job.pk in moved.changes

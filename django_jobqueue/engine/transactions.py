@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors
 
 from ..conf import get_settings
+from ..log_texts import error_line
 from .databases import execute, rows
 from .prepared_statements import (
     Rows,
@@ -52,7 +53,12 @@ def again_after_conflict(using: str, work: Callable[[], T]) -> T:
         except DatabaseError as error:
             if not tries_left or not (is_conflict(error) or is_forgotten(error, using)):
                 raise
-            logger.debug("conflict, trying again", extra={"tries_left": tries_left})
+            logger.debug(
+                "transaction conflict: %s; trying again, tries left: %d",
+                error_line(error),
+                tries_left,
+                extra={"tries_left": tries_left, "error": str(error).strip()},
+            )
         time.sleep(random.uniform(0.001, 0.02))
     raise AssertionError("unreachable")
 

@@ -227,7 +227,11 @@ def _copy_dead(using: str, ids: list[UUID]) -> None:
     done = {source for _, source in copied}
     missing = Queue.objects.using(using).filter(dead_letter__isnull=False, jobs__pk__in=set(ids) - done)
     if set(ids) - done and (queues := list(missing.values_list("name", flat=True).distinct())):
-        logger.warning("dead-letter queue is missing; the job stays where it is", extra={"queues": queues})
+        logger.error(
+            "dead-letter queue is missing: of queue %s; jobs that failed for good are not copied",
+            ", ".join(queues),
+            extra={"queues": queues, "number": len(ids) - len(done)},
+        )
 
 
 def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:

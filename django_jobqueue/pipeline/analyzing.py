@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType
 
 from ..engine.databases import database, rows
 from ..exceptions import InvalidOption
+from ..log_texts import error_line
 from ..models import Report
 from . import figures
 from .collected import as_dict
@@ -135,7 +136,9 @@ def _keep(page: str, jobs: int, queues: Iterable[str], using: str) -> None:
             older = reports.filter(pk__lte=kept.pk).order_by("-pk").values("pk")[MOST_REPORTS:]
             reports.filter(pk__in=older).delete()
     except DatabaseError as error:
-        logger.warning("the report is not shown in the admin", extra={"error": str(error).strip()})
+        logger.warning(
+            "report could not be stored for the admin: %s", error_line(error), extra={"error": str(error).strip()}
+        )
 
 
 TABLES = ("handlers", "hours", "days", "failures", "blocked", "busiest_keys", "slowest_keys", "backlog")

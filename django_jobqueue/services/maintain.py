@@ -33,6 +33,7 @@ from ..engine.sweeps import bounds
 from ..engine.transactions import in_transaction, logger
 from ..expressions import Seconds, StatementTimestamp
 from ..identifiers import as_uuid
+from ..log_texts import one_line
 from ..models import JobWrite, Queue, StagedJob, Worker
 from ..options import check_moment, check_ttl
 from ..signals import queue_backlog
@@ -101,7 +102,13 @@ def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
     using = database(using)
     stranded = sorted(find_stranded(using, bounds()))
     if stranded:
-        logger.error("released stranded lanes", extra={"lanes": [tuple(lane) for lane in stranded]})
+        logger.error(
+            "released stranded lanes: %d, the first is %s key=%s; report this as a bug of django_jobqueue",
+            len(stranded),
+            stranded[0].queue,
+            one_line(stranded[0].key),
+            extra={"lanes": [tuple(lane) for lane in stranded], "number": len(stranded)},
+        )
         lanes.release_each(using, stranded)
     return stranded
 
@@ -159,7 +166,13 @@ def warn_backlogs(*, using: str | None = None) -> dict[str, int]:
     }
     for name, size in backlogs.items():
         queue = watched[name]
-        logger.warning("backlog", extra={"queue": name, "waiting": size, "limit": queue.warning_queue_size})
+        logger.warning(
+            "backlog: queue %s has %d waiting jobs, more than its warning_queue_size of %d",
+            name,
+            size,
+            queue.warning_queue_size,
+            extra={"queue": name, "waiting": size, "limit": queue.warning_queue_size},
+        )
         queue_backlog.send_robust(sender=Queue, queue=queue, waiting=size)
     return backlogs
 

@@ -27,6 +27,7 @@ from ..engine.snapshots import CHANGED, Seen, check_snapshot
 from ..engine.transactions import in_transaction
 from ..exceptions import InvalidOption
 from ..expressions import StatementTimestamp
+from ..log_texts import error_line
 from ..models import Job, Operation
 from ..querysets import JobQuerySet
 from ..selection import Selection
@@ -276,7 +277,12 @@ def _continue(id: UUID, using: str) -> Bit | None:
     try:
         return _advance(id, using)
     except InvalidOption as error:  # stored by another version; tried again it would only fail again
-        logger.error("operation stopped: its selection cannot be read", extra={"operation": id, "error": str(error)})
+        logger.error(
+            "operation stopped: its selection cannot be read: %s: %s",
+            id,
+            error_line(error),
+            extra={"operation": id, "error": str(error)},
+        )
         running.update(state=Operation.State.STOPPED, finished_at=StatementTimestamp())
         return None
 

@@ -21,6 +21,7 @@ from ..engine.queues import check_exists
 from ..engine.transactions import in_transaction, unless_locked
 from ..exceptions import InvalidOption, JobQueueError, KeyRequired, ScheduleNotFound
 from ..expressions import StatementTimestamp
+from ..log_texts import error_line
 from ..models import Job, Queue, Schedule, ScheduleRun
 from ..options import (
     REQUIRED_OF_SCHEDULES,
@@ -195,11 +196,23 @@ def _handle(name: str, using: str) -> int:
         raise
     except Exception as error:
         troubled.set_aside(name, using, LOOK_AGAIN_SECONDS)
-        _tell("a schedule cannot be handled", name, error)
+        logger.error(
+            "schedule failed: %s: %s; trying again in %g s",
+            name,
+            error_line(error),
+            LOOK_AGAIN_SECONDS,
+            extra={"schedule": name, "error": str(error), "seconds": LOOK_AGAIN_SECONDS},
+            exc_info=error,
+        )
         return 0
     if sent is None:  # somebody's open transaction has sent what this job would be refused for, or it may roll back
         troubled.set_aside(name, using, AFTER_LOCK_SECONDS)
-        logger.info("a schedule waits for the transaction of another", extra={"schedule": name})
+        logger.info(
+            "schedule waits for another transaction: %s; trying again in %g s",
+            name,
+            AFTER_LOCK_SECONDS,
+            extra={"schedule": name, "seconds": AFTER_LOCK_SECONDS},
+        )
         return 0
     return sent
 
@@ -215,7 +228,15 @@ def _tick(name: str, using: str) -> int:
         following = first_slot(schedule.cron, schedule.timezone, now)
     except InvalidOption as error:
         troubled.set_aside(name, using, LOOK_AGAIN_SECONDS, schedule)
-        _tell("a schedule's cron line or time zone makes no sense", name, error)
+        logger.error(
+            "schedule cannot be read: %s, cron %r, time zone %r: %s",
+            name,
+            schedule.cron,
+            schedule.timezone,
+            error_line(error),
+            extra={"schedule": name, "cron": schedule.cron, "timezone": schedule.timezone, "error": str(error)},
+            exc_info=error,
+        )
         return 0
     slots = _slots_to_send(schedule, now)
     jobs = [_send_slot(schedule, slot, using) for slot in slots]
@@ -234,7 +255,13 @@ def _slots_to_send(schedule: Schedule, now: datetime) -> list[datetime]:
     kept = [slot for slot in found[-count:] if schedule.catch_up != CatchUp.NONE or now - slot <= LATE]
     if len(kept) < len(found):
         first = str(schedule.next_at)
-        logger.warning("slots of a schedule were missed", extra={"schedule": schedule.name, "since": first})
+        logger.warning(
+            "schedule missed slots: %s since %s, catch_up=%s",
+            schedule.name,
+            first,
+            schedule.catch_up,
+            extra={"schedule": schedule.name, "since": first, "catch_up": schedule.catch_up},
+        )
     return kept
 
 
@@ -246,10 +273,22 @@ def _send_slot(schedule: Schedule, slot: datetime, using: str) -> bool:
     try:
         job = _send(schedule, using)
     except JobQueueError as error:  # raised before any SQL, or after some that changed nothing
-        _tell("the job of a schedule was refused", schedule.name, error)
+        logger.error(
+            "schedule could not send its job: %s to queue %s: %s",
+            schedule.name,
+            schedule.queue_id,
+            error_line(error),
+            extra={"schedule": schedule.name, "queue": schedule.queue_id, "error": str(error)},
+            exc_info=error,
+        )
         return False
     if job is None:
-        logger.info("the slot of a policy is taken", extra={"schedule": schedule.name, "queue": schedule.queue_id})
+        logger.info(
+            "schedule sent no job: %s: the policy of queue %s allows no other job now",
+            schedule.name,
+            schedule.queue_id,
+            extra={"schedule": schedule.name, "queue": schedule.queue_id},
+        )
         return False
     ScheduleRun.objects.using(using).filter(pk=run.pk).update(job_id=job.pk)
     return True
@@ -258,7 +297,12 @@ def _send_slot(schedule: Schedule, slot: datetime, using: str) -> bool:
 def _is_paused(schedule: Schedule, using: str) -> bool:
     paused = Queue.objects.using(using).paused().filter(pk=schedule.queue_id).exists()
     if paused:
-        logger.info("the queue of a schedule is paused", extra={"schedule": schedule.name, "queue": schedule.queue_id})
+        logger.info(
+            "schedule sent no job: %s: queue %s is paused",
+            schedule.name,
+            schedule.queue_id,
+            extra={"schedule": schedule.name, "queue": schedule.queue_id},
+        )
     return paused
 
 
@@ -330,7 +374,3 @@ class TroubledSchedules(ProcessMemory):
 
 
 troubled = TroubledSchedules()
-
-
-def _tell(message: str, schedule: str, error: Exception) -> None:
-    logger.error(message, extra={"schedule": schedule, "error": str(error)}, exc_info=error)

@@ -12,6 +12,7 @@ from django.apps import apps
 
 from .. import handlers
 from ..handlers import Handler, JobContext
+from ..log_texts import error_line, one_line
 from ..models import Job
 from ..services import Failure
 from ..signals import job_finished
@@ -99,7 +100,12 @@ def task_at(path: str) -> Task[..., Any] | None:
     try:
         found = getattr(import_module(module), attribute, None)
     except Exception as error:  # whatever a project's module raises
-        logger.warning("a task's module cannot be imported", extra={"path": path, "error": repr(error)})
+        logger.warning(
+            "module of a task cannot be imported: %s: %s",
+            one_line(path),
+            error_line(error),
+            extra={"path": path, "error": repr(error)},
+        )
         return None
     return found if isinstance(found, Task) else None
 

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import connections
@@ -16,6 +17,7 @@ from ..conf import Settings, get_settings
 from ..engine.notifications import Listener
 from ..engine.workers import seconds_on_timeline
 from ..handlers import Handler
+from ..log_texts import error_line, job_label
 from ..models import Job
 from . import sessions
 from .capacity import Capacity
@@ -200,13 +202,30 @@ class Child:
 
     def _retire(self, why: str) -> None:
         """Claim no more, and make room for a successor when nothing is held."""
-        logger.info("a child is replaced", extra={"worker": self.identity.name, "why": why})
+        logger.info(
+            "child is replaced: %s, because %s",
+            self.identity.name,
+            why,
+            extra={"worker": self.identity.name, "why": why},
+        )
         self._exit_code = EXIT_REPLACE
         self.claims.is_closed = True
 
-    def _retire_at_once(self, why: str) -> None:
+    def _retire_at_once(self, why: str, jobs: Sequence[Job]) -> None:
         """Make room for a successor although handlers run: they do not stop."""
-        logger.error(why, extra={"worker": self.identity.name})
+        labels = [job_label(job) for job in jobs]
+        logger.error(
+            "handler does not stop: child %s, %s: %s; the child is replaced",
+            self.identity.name,
+            why,
+            ", ".join(labels[:3]),
+            extra={
+                "worker": self.identity.name,
+                "why": why,
+                "jobs": [str(job.id) for job in jobs[:20]],
+                "number": len(labels),
+            },
+        )
         self._exit_code = EXIT_OVERDUE
         self.claims.is_closed = True
 
@@ -221,8 +240,12 @@ class Child:
             if unbegun:
                 self.prefetcher.give_back(unbegun, "its worker stops")
         except DATABASE_ERRORS as error:
-            facts = {"worker": self.identity.name, "error": str(error).strip()}
-            logger.warning("could not give jobs back", extra=facts)
+            logger.warning(
+                "could not return jobs to the queue: child %s: %s; they are recovered when it has ended",
+                self.identity.name,
+                error_line(error),
+                extra={"worker": self.identity.name, "error": str(error).strip()},
+            )
             return EXIT_GRACE
         finally:
             self.executor.stop()
@@ -262,8 +285,12 @@ class Child:
             # Other workers may still run jobs of the same keys by claims that this server lacks. By then they have
             # verified their claims, or have ended their handlers because they lost contact.
             self.capacity.lanes_open_at = time.monotonic() + pause
-            facts = {"worker": self.identity.name, "seconds": round(pause, 1)}
-            logger.warning("a standby was promoted; ordered queues wait", extra=facts)
+            logger.warning(
+                "standby was promoted: child %s claims no jobs of ordered queues for %.1f s",
+                self.identity.name,
+                pause,
+                extra={"worker": self.identity.name, "seconds": round(pause, 1)},
+            )
         if self.outage.is_on:
             self.outage.end(self._verify_claims(time.monotonic(), reconnected=True))
             self.poller.notify("")
@@ -276,8 +303,9 @@ class Child:
         overdue = self.executor.overdue(now)
         if overdue:
             self.executor.interrupt_overdue(now)
-            if any(now > job.deadline + self.settings.EXPIRE_GRACE_SECONDS for job in overdue):
-                self._retire_at_once("a handler does not stop; its process is replaced")
+            unstopped = [job for job in overdue if now > job.deadline + self.settings.EXPIRE_GRACE_SECONDS]
+            if unstopped:
+                self._retire_at_once("its time is used up", unstopped)
         self._give_back_stale(now)
 
     def _give_back_stale(self, now: float) -> None:
@@ -312,7 +340,7 @@ class Child:
         if self.verification.stop_by is not None:
             self._control_at = now + WATCH_SECONDS
             if self.verification.is_overdue(now):
-                self._retire_at_once("handlers of lost claims do not stop; their process is replaced")
+                self._retire_at_once("its claim was lost", self.verification.abandoned)
         return given_back
 
 

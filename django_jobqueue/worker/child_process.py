@@ -64,7 +64,14 @@ class ChildProcess:
         else:
             how = f"died (signal {-code})" if code < 0 else f"left without reporting (exit code {code})"
             crashed, overdue = others + overdue, []
-            logger.error("a child %s", how, extra={"worker": self.name, "pid": self.pid, "jobs": len(crashed)})
+            logger.error(
+                "child ended unexpectedly: %s pid %d %s; jobs in a handler: %d",
+                self.name,
+                self.pid,
+                how,
+                len(crashed),
+                extra={"worker": self.name, "pid": self.pid, "how": how, "jobs": len(crashed)},
+            )
         return ChildEnded(self.incarnation, self.name, how, crashed, overdue)
 
     def fault(self, now: float, settings: Settings) -> str:

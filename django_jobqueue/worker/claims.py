@@ -11,6 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..engine.workers import give_back_unheld, renew
+from ..log_texts import job_label
 from ..models import Job
 from .event_loop import Item
 from .outcomes import Ending
@@ -70,14 +71,26 @@ class HeldClaims:
         lost = list(jobs)
         for job in lost:
             self.release(job)
-        self.log_lost([job.id for job in lost])
+        self.log_lost(lost)
 
-    def log_lost(self, ids: list[UUID]) -> None:
+    def log_lost(self, jobs: list[Job]) -> None:
         """Report lost claims, except for results that were written and only their answer was lost."""
-        lost = [str(id) for id in ids if id not in self.unconfirmed]
+        lost = [job for job in jobs if job.id not in self.unconfirmed]
         if lost:
-            facts = {"worker": self.identity.name, "job": lost[0], "jobs": lost[:20], "number": len(lost)}
-            logger.warning("a claim was lost", extra=facts)
+            ids = [str(job.id) for job in lost]
+            logger.warning(
+                "claim lost: worker %s, claims %d, the first %s; what these attempts did is not recorded",
+                self.identity.name,
+                len(lost),
+                job_label(lost[0]),
+                extra={
+                    "worker": self.identity.name,
+                    "job": ids[0],
+                    "queue": lost[0].queue_id,
+                    "jobs": ids[:20],
+                    "number": len(ids),
+                },
+            )
 
     def renew(self, jobs: list[Job]) -> list[Job]:
         """Give these jobs their whole time again; returns those whose claims still stand and drops the others."""

@@ -11,6 +11,7 @@ from .. import handlers
 from ..conf import Settings
 from ..engine.workers import load_whole
 from ..handlers import Handler
+from ..log_texts import job_label, one_line
 from ..models import Job
 from ..states import FailureReason
 from .claims import LATE, HeldClaims, allot_time
@@ -143,8 +144,8 @@ class Dispatcher:
             self._handlers[job.queue_id, job.name] = handler
             return handler
         text = handlers.missing_text(job.queue_id, job.name)
-        facts = {"worker": self._claims.identity.name, "job": str(job.id), "queue": job.queue_id}
-        logger.error("no handler", extra=facts)
+        facts = {"worker": self._claims.identity.name, "job": str(job.id), "queue": job.queue_id, "handler": job.name}
+        logger.error("no handler: %s: %s", job_label(job), one_line(text), extra=facts)
         self._claims.jobs[job.id] = job
         self._executor.results.append((job, Failed(text, for_good=True, reason=FailureReason.NO_HANDLER), 0.0))
         return None

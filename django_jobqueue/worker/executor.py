@@ -25,6 +25,7 @@ from ..conf import get_settings
 from ..engine.lanes import chunks
 from ..exceptions import ClaimLost
 from ..handlers import Handler, JobContext, JobExpired
+from ..log_texts import job_label
 from ..models import Job
 from ..signals import job_started
 from .event_loop import EventLoop, Item
@@ -383,5 +384,10 @@ class _Fork:
 
 
 def _exit_fork(job: Job) -> None:
-    logger.warning("a process forked by a handler came back", extra={"job": str(job.pk), "queue": job.queue_id})
+    logger.warning(
+        "handler forked and the copy returned: %s; the copy with pid %d is ended",
+        job_label(job),
+        os.getpid(),
+        extra={"job": str(job.pk), "queue": job.queue_id, "handler": job.name, "pid": os.getpid()},
+    )
     os._exit(FORKED_EXIT)

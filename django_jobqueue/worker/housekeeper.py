@@ -30,6 +30,7 @@ from ..engine import workers
 from ..engine.databases import own_connection
 from ..engine.recovery import has_lost_workers
 from ..expressions import StatementTimestamp
+from ..log_texts import error_line
 from ..maintenance import maintain
 from ..models import Worker
 from ..services import recover_lost, release_pending
@@ -134,7 +135,11 @@ class Housekeeper:
                 pause = self.settings.WORKER_HEARTBEAT_SECONDS
                 if self._is_outage:
                     self._is_outage = False
-                    logger.info("database is back", extra={"worker": self.options.name})
+                    logger.info(
+                        "database is back: housekeeping process of worker %s",
+                        self.options.name,
+                        extra={"worker": self.options.name},
+                    )
             except DATABASE_ERRORS as error:
                 pause = self._lose_database(error)
             self.wake.wait(0.05 if self.stopping.is_set() or self.ended else pause)
@@ -143,11 +148,18 @@ class Housekeeper:
 
     def _lose_database(self, error: Exception) -> float:
         self._is_outage = True
+        pause = min(0.5, self.settings.WORKER_HEARTBEAT_SECONDS) * random.uniform(0.5, 1)
         if time.monotonic() - self._logged_at > 5:
             self._logged_at = time.monotonic()
-            logger.warning("database lost; retrying", extra={"worker": self.options.name, "error": str(error).strip()})
+            logger.warning(
+                "lost connection to the database: housekeeping process of worker %s: %s; trying again in %.1f s",
+                self.options.name,
+                error_line(error),
+                pause,
+                extra={"worker": self.options.name, "error": str(error).strip(), "seconds": round(pause, 1)},
+            )
         connections[self.using].close()
-        return min(0.5, self.settings.WORKER_HEARTBEAT_SECONDS) * random.uniform(0.5, 1)
+        return pause
 
     def turn(self) -> None:
         """Register new children, send heartbeats for all, and recover the jobs of those that have ended."""
@@ -179,8 +191,13 @@ class Housekeeper:
                 child.name, child.incarnation, child.how, crashed=child.crashed, overdue=child.overdue, using=self.using
             )
         if recovered:
-            facts = {"worker": child.name, "how": child.how, "jobs": recovered}
-            logger.info("jobs of a child were recovered", extra=facts)
+            logger.info(
+                "jobs of a child were recovered: %s %s, jobs %d",
+                child.name,
+                child.how,
+                recovered,
+                extra={"worker": child.name, "how": child.how, "jobs": recovered},
+            )
         if child.incarnation in self._locked and not self._is_new_session():
             workers.drop_session_lock(child.incarnation, using=self.using)
         self._locked.discard(child.incarnation)
@@ -206,7 +223,9 @@ class Housekeeper:
         ours = [*self.children, *(child.incarnation for child in self.ended)]
         others = Worker.objects.using(self.using).filter(name=child.name, stopped_at=None).exclude(pk__in=ours)
         if others.filter(heartbeat_at__gt=_recently()).exists():
-            logger.warning("name reused: another worker has the same name", extra={"worker": child.name})
+            logger.warning(
+                "worker name reused: another worker has the name %s", child.name, extra={"worker": child.name}
+            )
         workers.register(row, using=self.using)
         child.registered = True
 
@@ -255,11 +274,25 @@ class Housekeeper:
             except DATABASE_ERRORS as error:
                 connections[self.using].close()
                 if not broken and not self._is_outage:
-                    logger.warning("%s failed; trying again", name, extra={"error": str(error).strip()})
+                    logger.warning(
+                        "background work failed: %s of worker %s: %s; trying again in %g s",
+                        name,
+                        self.options.name,
+                        error_line(error),
+                        seconds,
+                        extra={"worker": self.options.name, "work": name, "error": str(error).strip()},
+                    )
                 broken = True
-            except Exception:  # a bug in one of them must not end it for good
+            except Exception as error:  # a bug in one of them must not end it for good
                 if not broken:
-                    logger.exception("%s failed; trying again", name)
+                    logger.exception(
+                        "background work failed: %s of worker %s: %s; trying again in %g s",
+                        name,
+                        self.options.name,
+                        error_line(error),
+                        seconds,
+                        extra={"worker": self.options.name, "work": name, "error": error_line(error)},
+                    )
                 broken = True
             self.stopping.wait(seconds * random.uniform(0.9, 1.1))
         connections[self.using].close()
@@ -277,7 +310,12 @@ class Housekeeper:
             gone = has_lost_workers(using=self.using)
         if gone:
             for queue, number in recover_lost(using=self.using).items():
-                logger.warning("jobs of a lost worker were recovered", extra={"queue": queue, "jobs": number})
+                logger.warning(
+                    "jobs of a lost worker were recovered: queue %s, jobs %d",
+                    queue,
+                    number,
+                    extra={"worker": self.options.name, "queue": queue, "jobs": number},
+                )
 
     def _clock_jumped(self) -> bool:
         """Whether the database's clock went ahead: then all workers look silent until their next heartbeats.
@@ -298,7 +336,11 @@ class Housekeeper:
         if before is None or jumped > 1 + (time.monotonic() - began):
             self._trust_at = began + 3 * self.settings.WORKER_HEARTBEAT_SECONDS + RECOVER_SECONDS
         if jumped > 1 + (time.monotonic() - began):
-            logger.warning("the database's clock went ahead", extra={"seconds": round(jumped, 1)})
+            logger.warning(
+                "clock of the database went ahead: %.1f s; deadlines of running jobs are moved",
+                jumped,
+                extra={"worker": self.options.name, "seconds": round(jumped, 1)},
+            )
             with self.lock:
                 children = list(self.children.values())
             names, incarnations = [child.name for child in children], [child.incarnation for child in children]
@@ -377,8 +419,13 @@ def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots]
                     raise TypeError(f"unknown instruction: {unknown!r}")
     except (EOFError, OSError):
         _kill_groups(groups)
-    except Exception:
-        logger.exception("the housekeeper cannot read an instruction of its supervisor")
+    except Exception as error:
+        logger.exception(
+            "housekeeping process cannot read an instruction of its supervisor: worker %s: %s; it ends",
+            housekeeper.options.name,
+            error_line(error),
+            extra={"worker": housekeeper.options.name, "error": error_line(error)},
+        )
     finally:  # whatever happened: without instructions it would send heartbeats of dead children for ever
         os._exit(EXIT_GRACE)
 

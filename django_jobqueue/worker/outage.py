@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from ..engine.workers import server_identity
+from ..log_texts import error_line
 
 logger = logging.getLogger("django_jobqueue.worker")
 
@@ -33,22 +34,34 @@ class Outage:
     def begin(self, error: Exception) -> None:
         """A statement has failed; called again by each try that fails."""
         now = time.monotonic()
+        is_new = self._since is None
         if self._since is None:
             self._since = now
             if now - self._ended_at > FLAPPING_SECONDS:
                 self.pause = FIRST_PAUSE_SECONDS
-            if now - self._logged_at > FLAPPING_SECONDS:
-                self._logged_at, self._is_logged = now, True
-                facts = {"worker": self._worker, "error": str(error).strip()[:500]}
-                logger.warning("database lost; retrying", extra=facts)
         self.pause = min(self.pause * 2, LONGEST_PAUSE_SECONDS) * random.uniform(0.75, 1)
+        if is_new and now - self._logged_at > FLAPPING_SECONDS:
+            self._logged_at, self._is_logged = now, True
+            logger.warning(
+                "lost connection to the database: child %s: %s; trying again in %.1f s",
+                self._worker,
+                error_line(error),
+                self.pause,
+                extra={"worker": self._worker, "error": str(error).strip()[:500], "seconds": round(self.pause, 1)},
+            )
 
     def end(self, given_back: int) -> None:
         """The database is back, and so many jobs were given back."""
         self._ended_at = time.monotonic()
         if self._is_logged and self._since is not None:
             seconds = round(self._ended_at - self._since, 1)
-            logger.info("database is back", extra={"worker": self._worker, "seconds": seconds, "returned": given_back})
+            logger.info(
+                "database is back: child %s, after %.1f s; jobs returned to the queue: %d",
+                self._worker,
+                seconds,
+                given_back,
+                extra={"worker": self._worker, "seconds": seconds, "returned": given_back},
+            )
         self._is_logged, self._since = False, None
 
 

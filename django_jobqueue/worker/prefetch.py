@@ -113,7 +113,12 @@ class Prefetcher:
                 using=identity.using,
             )
         except QueueNotFound:
-            logger.warning("a queue is gone", extra={"worker": identity.name, "queue": queue.name})
+            logger.warning(
+                "queue was deleted: %s; child %s no longer reads it",
+                queue.name,
+                identity.name,
+                extra={"worker": identity.name, "queue": queue.name},
+            )
             self._poller.refresh_soon()
             return []
 

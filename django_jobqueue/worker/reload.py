@@ -25,7 +25,7 @@ def run_with_reload() -> int:
             for path, modified in reloader.snapshot_files():
                 if seen.setdefault(path, modified) != modified:
                     seen[path] = modified
-                    logger.info("a file changed; starting anew", extra={"path": str(path)})
+                    logger.info("file changed: %s; the worker starts again", path, extra={"path": str(path)})
                     changed.set()
             stop.wait(1.0)
 
@@ -42,7 +42,11 @@ def run_with_reload() -> int:
             worker.terminate()
             worker.wait()
         elif worker.returncode and not stop.is_set():
-            logger.error("the worker ended; waiting for a change", extra={"code": worker.returncode})
+            logger.error(
+                "worker ended: exit code %d; waiting until a file changes",
+                worker.returncode,
+                extra={"code": worker.returncode},
+            )
             while not changed.is_set() and not stop.is_set():
                 changed.wait(0.2)
         else:

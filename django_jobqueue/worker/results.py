@@ -16,10 +16,11 @@ from ..engine.lanes import MOST_KEYS
 from ..engine.transactions import unless_locked
 from ..engine.workers import report_progress, seconds_until
 from ..exceptions import ClaimLost, InvalidTransition, JobNotFound, JobQueueError
+from ..log_texts import error_line, job_label
 from ..models import Job
-from ..policies import LANED
+from ..policies import LANED, ORDERED
 from ..signals import job_finished
-from ..states import JobState
+from ..states import DEAD, JobState
 from .claims import HeldClaims, LockedResult
 from .executor import Executor
 from .outcomes import Completed, Ending, Failed, Late, Recorded, Result, Snoozed, Stopped, Untouched
@@ -58,6 +59,21 @@ def send_finished(job: Job, ending: Ending, seconds: float, failure: services.Fa
     error = ending.error if isinstance(ending, Failed) else None
     name = "completed" if isinstance(ending, Recorded) else type(ending).__name__.lower()
     job_finished.send_robust(sender=Job, job=job, ending=name, seconds=seconds, error=error, failure=failure)
+
+
+def _attempt_of(job: Job, failure: services.Failure) -> str:
+    """The number of the attempt and of those that the job may have; a snoozed attempt does not use up a retry."""
+    if failure.retry_limit is None:
+        return f"{job.attempt} (no limit)"
+    return f"{job.attempt}/{job.attempt + failure.retry_limit - failure.retry_count + failure.will_retry}"
+
+
+def _aftermath(job: Job, failure: services.Failure) -> str:
+    if job.policy != ORDERED:
+        return "no attempts are left"
+    if failure.state in DEAD:
+        return "its key is blocked until an operator retries or skips the job"
+    return "its queue skips it and its key goes on"
 
 
 class Recorder:
@@ -181,9 +197,11 @@ class Recorder:
                     self._put_aside(job, ending(value))
                 else:
                     release(job)
-        claims.log_lost(finished.lost)
+        lost = set(finished.lost)
+        claims.log_lost([job for job, _ in [*completed, *failed] if job.id in lost])
+        errors = {job.id: (job, error) for job, error in failed}
         for failure in finished.failed:
-            self._log_failed(failure)
+            self._log_failed(*errors[failure.id], failure)
         if finished.next:
             self._begin(finished.next)
 
@@ -196,7 +214,7 @@ class Recorder:
                 ending = ending._replace(disconnected_at=None)
         if isinstance(ending, Recorded | Untouched):
             if ending == Recorded(lost=True):
-                self._claims.log_lost([job.id])
+                self._claims.log_lost([job])
             self._claims.release(job)
         elif unless_locked(self._using, partial(self._record_alone, job, ending), LOCK_SECONDS) is None:
             self._put_aside(job, ending)
@@ -206,15 +224,15 @@ class Recorder:
     def _record_alone(self, job: Job, ending: Ending) -> bool:
         try:
             failure = record_ending(job, ending, self._using)
-            if failure is not None:
-                self._log_failed(failure)
+            if failure is not None and isinstance(ending, Failed):
+                self._log_failed(job, ending.error, failure)
         except InvalidTransition as error:
             if error.state == JobState.CANCELLING:
                 services.acknowledge_cancellation(job, was_executing=True, using=self._using)
             else:
-                self._claims.log_lost([job.id])
+                self._claims.log_lost([job])
         except (ClaimLost, JobNotFound):
-            self._claims.log_lost([job.id])
+            self._claims.log_lost([job])
         except JobQueueError as error:  # the ending makes no sense, but the job must have one
             services.fail(job, error, using=self._using)
         return True
@@ -243,14 +261,31 @@ class Recorder:
 
     # -------------------------------------------------------------------------------------------------- logs and counts
 
-    def _log_failed(self, failure: services.Failure) -> None:
+    def _log_failed(self, job: Job, error: object, failure: services.Failure) -> None:
+        label, attempt, why = job_label(job, failure.seq), _attempt_of(job, failure), error_line(error)
         facts = {
             "worker": self._claims.identity.name,
             "job": str(failure.id),
+            "seq": failure.seq,
+            "queue": job.queue_id,
+            "handler": job.name,
+            "key": job.singleton_key,
+            "attempt": job.attempt,
             "state": failure.state,
             "retries": failure.retry_count,
+            "retry_limit": failure.retry_limit,
+            "retry_in_seconds": failure.retry_in_seconds,
+            "error": why,
         }
-        logger.log(logging.WARNING if failure.will_retry else logging.ERROR, "a job failed", extra=facts)
+        if failure.will_retry:
+            pause = failure.retry_in_seconds or 0
+            logger.warning(
+                "job failed: %s attempt %s: %s; next attempt in %g s", label, attempt, why, pause, extra=facts
+            )
+        else:
+            logger.error(
+                "job failed for good: %s attempt %s: %s; %s", label, attempt, why, _aftermath(job, failure), extra=facts
+            )
         if job_finished.receivers:
             self._failures[failure.id] = failure
 

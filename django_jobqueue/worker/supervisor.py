@@ -27,6 +27,7 @@ from django.db import connections
 from .. import handlers
 from ..conf import get_settings
 from ..identifiers import uuid7
+from ..log_texts import error_line
 from ..timings import KILL_AFTER_SECONDS, TICK_SECONDS
 from . import health, sessions
 from .child import EXIT_DONE, EXIT_GRACE, run_child
@@ -87,8 +88,17 @@ class Supervisor:
     def run(self) -> int:
         self._prepare()
         logger.info(
-            "worker started",
-            extra={"worker": self.options.name, "processes": self.options.processes, "queues": self.options.queues},
+            "worker started: %s pid %d, processes %d, queues %s",
+            self.options.name,
+            self._pid,
+            self.options.processes,
+            ", ".join(self.options.queues) or "all with a handler",
+            extra={
+                "worker": self.options.name,
+                "pid": self._pid,
+                "processes": self.options.processes,
+                "queues": self.options.queues,
+            },
         )
         while self._is_needed():
             if not self._housekeeper_pid and time.monotonic() >= self._housekeeper_at:
@@ -104,7 +114,7 @@ class Supervisor:
         self._dismiss_housekeeper()
         if self._progress:
             self._progress.close()
-        logger.info("worker stopped", extra={"worker": self.options.name})
+        logger.info("worker stopped: %s", self.options.name, extra={"worker": self.options.name})
         return 0
 
     def _prepare(self) -> None:
@@ -145,8 +155,18 @@ class Supervisor:
     def _begin_stop(self) -> None:
         self._stops += 1
         self._stop_by = time.monotonic() + (self.options.grace if self._stops == 1 else 0) + KILL_AFTER_SECONDS
-        text = "stopping" if self._stops == 1 else "stopping at once"
-        logger.info(text, extra={"worker": self.options.name, "grace": self.options.grace})
+        facts = {"worker": self.options.name, "grace": self.options.grace}
+        if self._stops == 1:
+            logger.info(
+                "worker is stopping: %s, running jobs have %g s to end",
+                self.options.name,
+                self.options.grace,
+                extra=facts,
+            )
+        else:
+            logger.info(
+                "worker is stopping at once: %s, running jobs return to the queue", self.options.name, extra=facts
+            )
 
     def _on_quit_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked_to_dump = True
@@ -186,7 +206,7 @@ class Supervisor:
         child = ChildProcess(number, identity.incarnation, name, pid, control_w, slots, time.monotonic())
         self._children[pid] = child
         self._instruct(child.started(self._queues()))
-        logger.debug("child started", extra={"worker": name, "pid": pid})
+        logger.debug("child started: %s pid %d", name, pid, extra={"worker": name, "pid": pid})
 
     def _queues(self) -> list[str]:
         return list(self.options.queues) or sorted(handlers.served(handlers.all_handlers()))
@@ -216,8 +236,14 @@ class Supervisor:
             random.seed()
             sessions.prepare(self.options.using)
             code = work()
-        except BaseException:  # nothing may run on in a second copy of the supervisor
-            logger.exception("a process of the worker ended by an error", extra={"worker": self.options.name})
+        except BaseException as error:  # nothing may run on in a second copy of the supervisor
+            logger.exception(
+                "process of the worker failed: %s pid %d: %s",
+                self.options.name,
+                os.getpid(),
+                error_line(error),
+                extra={"worker": self.options.name, "pid": os.getpid(), "error": error_line(error)},
+            )
         finally:
             logging.shutdown()
             os._exit(code)
@@ -251,7 +277,14 @@ class Supervisor:
                 self._housekeeper_pid = 0
                 self._housekeeper_at = max(time.monotonic(), self._housekeeper_at + HOUSEKEEPER_SECONDS)
                 if not self._leaving:
-                    logger.error("the housekeeper died; another is started", extra={"worker": self.options.name})
+                    code = os.waitstatus_to_exitcode(status)
+                    logger.error(
+                        "housekeeping process died: worker %s, pid %d, exit code %d; another is started",
+                        self.options.name,
+                        pid,
+                        code,
+                        extra={"worker": self.options.name, "pid": pid, "code": code},
+                    )
 
     def _child_ended(self, child: ChildProcess, status: int) -> None:
         now = time.monotonic()
@@ -270,7 +303,12 @@ class Supervisor:
         """Kill those that hang, that have lost contact with the database, or that did not leave in time."""
         now = time.monotonic()
         if self._housekeeper_pid and now - self._housekeeping.turned_at > 2 * self.settings.WORKER_FENCE_SECONDS:
-            logger.error("the housekeeper hangs; it is replaced", extra={"worker": self.options.name})
+            logger.warning(
+                "housekeeping process hangs: worker %s, pid %d; it is replaced",
+                self.options.name,
+                self._housekeeper_pid,
+                extra={"worker": self.options.name, "pid": self._housekeeper_pid},
+            )
             self._housekeeping.turned_at = now
             send_signal(self._housekeeper_pid, signal.SIGKILL)
         for child in self._children.values():
@@ -280,10 +318,16 @@ class Supervisor:
                 continue
             why = "did not stop in time" if now > self._stop_by else child.fault(now, self.settings)
             if why:
-                logger.error("a child is ended: it %s", why, extra={"worker": child.name, "pid": child.pid})
                 self._kill(child, why)
 
     def _kill(self, child: ChildProcess, why: str) -> None:
+        logger.error(
+            "child is killed: %s pid %d %s",
+            child.name,
+            child.pid,
+            why,
+            extra={"worker": child.name, "pid": child.pid, "why": why},
+        )
         child.killed_because = why
         send_signal(child.pid, signal.SIGKILL)
 
@@ -327,13 +371,14 @@ class Supervisor:
             case ChildRecovered(incarnation):
                 self._unrecovered.pop(incarnation, None)
             case StopRequested() if not self._stops:
-                logger.info("an operator asked this worker to stop", extra={"worker": self.options.name})
+                logger.info(
+                    "operator asked the worker to stop: %s", self.options.name, extra={"worker": self.options.name}
+                )
                 self._asked_to_stop = 1
             case ChildLost(incarnation):
                 for child in self._children.values():
                     if child.incarnation == incarnation and not child.killed_because:
                         self._kill(child, "was given up by the others, because it was silent")
-                        logger.error("a child %s", child.killed_because, extra={"worker": child.name})
 
     def _dismiss_housekeeper(self) -> None:
         """It recovers the last jobs and leaves; if the database is away, other workers recover what is left."""

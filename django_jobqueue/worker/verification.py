@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..engine.workers import claims_of, give_back_claims
+from ..models import Job
 from ..states import JobState
 from .claims import HeldClaims
 from .executor import Executor
@@ -13,6 +14,7 @@ class Verification:
 
     def __init__(self, claims: HeldClaims, executor: Executor, stop_seconds: float) -> None:
         self._claims, self._executor, self._stop_seconds = claims, executor, stop_seconds
+        self.abandoned: list[Job] = []  # those of lost claims whose handlers still run
         self.stop_by: float | None = None  # when handlers of lost claims must have ended, while it waits for them
 
     def is_overdue(self, now: float) -> bool:
@@ -33,7 +35,7 @@ class Verification:
         running = self._executor.running()
         cancelled = {claim for claim, state in known.items() if state == JobState.CANCELLING}
         self._executor.cancel(job for job in running if job.claim in cancelled)
-        abandoned = [job for job in running if job.claim not in known]
+        abandoned = self.abandoned = [job for job in running if job.claim not in known]
         self._executor.abandon(abandoned)
         unheld = known.keys() - held.keys()
         if abandoned and (unheld or reconnected or self.stop_by):

@@ -1,0 +1,43 @@
+"""How log messages write an error and a job: each in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .text import printed
+
+if TYPE_CHECKING:
+    from .models import Job
+
+MAX_ERROR_CHARS = 300
+
+
+def error_line(error: object) -> str:
+    """The class of an exception and the first line of its message; of another value, the first line of its text.
+
+    Only the first line, because PostgreSQL repeats values of the row in the lines after it.
+    """
+    text = one_line(printed(error))
+    if not isinstance(error, BaseException):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """The first line of a text, without characters that a terminal would obey."""
+    lines = text.strip().splitlines()
+    first = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in lines[0]) if lines else ""
+    return first if len(first) <= MAX_ERROR_CHARS else f"{first[: MAX_ERROR_CHARS - 1]}…"
+
+
+def job_label(job: Job, seq: int | None = None) -> str:
+    """Queue, number, handler and key of a job, as in ``orders #264 shop.ship_order key=customer-finn``.
+
+    Of a job whose number was not read the id is shown. Nothing is read from the database.
+    """
+    known = job.__dict__
+    number = known.get("seq") if seq is None else seq
+    parts = [str(known.get("queue_id", "")), str(known.get("id", "")) if number is None else f"#{number}"]
+    parts += [one_line(known["name"])] if known.get("name") else []
+    parts += [f"key={one_line(known['singleton_key'])}"] if known.get("singleton_key") else []
+    return " ".join(filter(None, parts))
