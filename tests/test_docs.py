@@ -208,6 +208,47 @@ def test_every_policy_is_in_the_readme_and_in_the_guide():
     assert [name for name in POLICIES if f"| `{name}` |" not in text_of("howto/choose-a-policy.md")] == []
 
 
+# ------------------------------------------------------------------------------------------------------------- links
+
+# Where the package index shows the README, a relative link leads nowhere.
+IN_REPOSITORY = re.compile(
+    r"https://(?:github\.com|raw\.githubusercontent\.com)/[\w-]+/[\w-]+/(?:blob/)?main/(?P<file>[^)#]+)"
+)
+IN_DOCUMENTATION = re.compile(r"https://django-jobqueue\.readthedocs\.io/en/latest/(?P<page>[^)#]+)\.html")
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+
+
+def links(name: str) -> list[str]:
+    return LINK.findall((ROOT / name).read_text())
+
+
+def named_file(link: str) -> Path | None:
+    """The file of this project that an absolute link names, if it names one."""
+    if found := IN_REPOSITORY.fullmatch(link):
+        return ROOT / found["file"]
+    if found := IN_DOCUMENTATION.fullmatch(link):
+        return DOCS / f"{found['page']}.md"
+    return None
+
+
+def test_links_of_the_readme_are_absolute_and_name_files_that_exist():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    named = {link: file for link in links("README.md") if (file := named_file(link)) is not None}
+
+    assert {"docs/images/admin-overview.png", "CHANGELOG.md", "docs/tutorial/five-steps.md"} <= {
+        str(file.relative_to(ROOT)) for file in named.values()
+    }
+    assert [link for link, file in named.items() if not file.is_file()] == []
+    assert set(links("README.md")) - set(named) <= set(urls.values())
+
+
+@pytest.mark.parametrize("name", ("CONTRIBUTING.md", "CHANGELOG.md"))
+def test_links_of_pages_outside_the_documentation_name_files_that_exist(name):
+    relative = [link.partition("#")[0] for link in links(name) if "://" not in link]
+
+    assert [link for link in relative if not (ROOT / link).exists()] == []
+
+
 def test_a_dead_letter_is_advised_for_stately_jobs_that_need_retries():  # R091
     advice = text_of("howto/choose-a-policy.md").split("## Stately queues and retries")[1]
 

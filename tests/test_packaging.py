@@ -58,8 +58,11 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         there = set(packed.namelist())
+        (metadata,) = [packed.read(name).decode() for name in there if name.endswith(".dist-info/METADATA")]
         (entry_points,) = [name for name in there if name.endswith("entry_points.txt")]
         assert "jobqueue = django_jobqueue.testing.plugin" in packed.read(entry_points).decode()
+    urls = {line.split(": ")[1].split(",")[0] for line in metadata.splitlines() if line.startswith("Project-URL: ")}
+    assert urls == {"Documentation", "Source", "Changelog", "Issues"}
     files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     missing = {path.relative_to(ROOT).as_posix() for path in files} - there
     assert not missing
