@@ -231,7 +231,7 @@ def test_times_of_workers_that_contradict_each_other_are_an_error(settings, give
     assert told in error.msg
 
 
-def test_what_is_told_to_set_is_accepted(settings):  # fault 81
+def test_what_is_told_to_set_is_accepted(settings):  # F81
     settings.JOBQUEUE = {"STOP_GRACE_SECONDS": 6, "EXPIRE_GRACE_SECONDS": 3.5}
 
     [error] = of_settings()

@@ -73,7 +73,7 @@ def test_every_finding_says_what_it_means_and_how_to_mend_it(queue, fifo_queue):
 # ------------------------------------------------------------------------------------------------------------- server
 
 
-def test_an_open_transaction_is_found_with_its_pid_and_ended_by_the_fix(transactional_db):  # fault 24
+def test_an_open_transaction_is_found_with_its_pid_and_ended_by_the_fix(transactional_db):  # F24
     with other_session() as other:
         pid = other.info.backend_pid
         other.execute("BEGIN")
@@ -139,7 +139,7 @@ def test_a_server_s_prepared_transactions_and_its_autovacuum_are_looked_at(serve
     until(lambda: find("autovacuum_off", using=using) == [])
 
 
-def test_dead_rows_are_found_and_vacuumed(transactional_db, queue):  # fault 34
+def test_dead_rows_are_found_and_vacuumed(transactional_db, queue):  # F34
     limits = Limits(dead_rows=500)
     execute(f"ALTER TABLE {DEFAULT} SET (autovacuum_enabled = false)")
     services.send_many(queue.name, [{}] * 1000)
@@ -185,7 +185,7 @@ def test_the_clocks_are_compared_within_the_time_that_the_answer_took():
 
 
 @pytest.mark.django_db
-def test_a_clock_that_differs_is_found():  # fault 43
+def test_a_clock_that_differs_is_found():  # F43
     (finding,) = find("clock_skew", Limits(clock_seconds=-1))
 
     assert finding.level == Level.WARNING
@@ -244,7 +244,7 @@ def pooled(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
         pooler.close()
 
 
-def test_a_pooler_is_found_unless_settings_say_so(pooled, settings):  # fault 33
+def test_a_pooler_is_found_unless_settings_say_so(pooled, settings):  # F33
     (finding,) = find("pooler", using=pooled)
 
     assert finding.level == Level.WARNING
@@ -255,7 +255,7 @@ def test_a_pooler_is_found_unless_settings_say_so(pooled, settings):  # fault 33
     assert find("pooler", using=pooled) == []
 
 
-def test_a_listener_that_does_not_listen_fills_the_queue_of_notifications(transactional_db):  # fault 38
+def test_a_listener_that_does_not_listen_fills_the_queue_of_notifications(transactional_db):  # F38
     limits = Limits(notify_share=0)
     with other_session() as deaf:
         deaf.execute("LISTEN doctor")
@@ -297,7 +297,7 @@ def test_a_look_that_fails_is_told_and_stops_no_other(fifo_queue):
 
 
 @pytest.mark.django_db
-def test_waiting_jobs_without_a_handler_are_counted_by_queue_and_name(queue):  # fault 57
+def test_waiting_jobs_without_a_handler_are_counted_by_queue_and_name(queue):  # F57
     @handlers.job(queue=queue.name, name="there")
     def there() -> None: ...
 

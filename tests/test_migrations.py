@@ -235,7 +235,7 @@ def test_a_queue_s_own_part_has_the_fifo_index_too(partitioned_fifo_queue):  # R
 @pytest.mark.django_db
 @pytest.mark.parametrize("first", sorted(BLOCKING))
 @pytest.mark.parametrize("second", sorted(BLOCKING))
-def test_the_database_refuses_two_blocking_rows_of_a_key(first, second):  # R010 C3.1
+def test_the_database_refuses_two_blocking_rows_of_a_key(first, second):  # R010 I1
     insert("q", "key_strict_fifo", "a", first)
 
     with pytest.raises(IntegrityError, match="unique"):
@@ -265,20 +265,20 @@ def test_the_database_refuses_an_ordered_job_without_a_key():  # R084
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", sorted(FINAL))
-def test_the_database_refuses_an_end_without_its_time(state):  # C3.4
+def test_the_database_refuses_an_end_without_its_time(state):  # I4
     with pytest.raises(IntegrityError, match="jobqueue_job_final_has_finalized_at"), transaction.atomic():
         rows(INSERT.format("NULL"), [uuid7(), "q", "standard", "", state])
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", sorted(set(JobState) - FINAL))
-def test_the_database_refuses_a_time_without_an_end(state):  # C3.4
+def test_the_database_refuses_a_time_without_an_end(state):  # I4
     with pytest.raises(IntegrityError, match="jobqueue_job_final_has_finalized_at"), transaction.atomic():
         rows(INSERT.format("now()"), [uuid7(), "q", "standard", "", state])
 
 
 @pytest.mark.django_db
-def test_the_database_refuses_more_retries_than_the_limit(queue):  # C3.6
+def test_the_database_refuses_more_retries_than_the_limit(queue):  # I6
     job = JobFactory(queue=queue, retry_limit=2)
 
     with pytest.raises(IntegrityError, match="jobqueue_job_retries_within_limit"):

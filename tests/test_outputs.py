@@ -60,7 +60,7 @@ def test_good_output_is_kept(output):
         (SimpleLazyObject(lambda: "lazy"), "lazy"),
     ),
 )
-def test_output_that_json_cannot_hold_is_cleaned(output, kept):  # fault 51
+def test_output_that_json_cannot_hold_is_cleaned(output, kept):  # F51
     assert cleaned(output) == (kept, True)
 
 

@@ -158,7 +158,7 @@ MOVES: dict[str, dict[JobState, JobState]] = {
 
 @pytest.mark.parametrize("source", list(JobState))
 @pytest.mark.parametrize("target", list(JobState))
-def test_the_list_of_transitions_is_the_specification_s(source, target):  # C2
+def test_the_list_of_transitions_is_the_specification_s(source, target):  # R312
     assert (target in FOLLOWS[source]) == ((source, target) in LEGAL)
     assert (source in leads_to(target)) == ((source, target) in LEGAL)
 
@@ -167,7 +167,7 @@ def test_nothing_returns_to_created():  # R174
     assert leads_to(S.CREATED) == set()
 
 
-def test_the_sets_are_the_specification_s():  # C1
+def test_the_sets_are_the_specification_s():  # R144 B9
     assert {S.CREATED, S.RETRY, S.UNKNOWN_RETRY} == ELIGIBLE
     assert {S.RETRY, S.UNKNOWN_RETRY} == RETRYING
     assert {S.ACTIVE, S.CANCELLING} == RUNNING
@@ -177,7 +177,7 @@ def test_the_sets_are_the_specification_s():  # C1
     assert {S.CREATED, S.RETRY, S.UNKNOWN_RETRY, S.ACTIVE, S.CANCELLING} == OCCUPIED
 
 
-def test_what_operators_may_retry_and_skip_follows_from_the_transitions():  # C2
+def test_what_operators_may_retry_and_skip_follows_from_the_transitions():  # B9
     assert RETRIABLE == DEAD
     assert {S.FAILED, S.EXPIRED, S.RETRY, S.UNKNOWN_RETRY} == SKIPPABLE
 
@@ -195,7 +195,7 @@ def test_what_blocks_a_lane_depends_on_the_policy():
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", list(JobState))
 @pytest.mark.parametrize("verb", list(VERBS))
-def test_every_verb_moves_what_it_may_and_nothing_else(fifo_queue, verb, state):  # C2 C3.4 C3.5 C3.6
+def test_every_verb_moves_what_it_may_and_nothing_else(fifo_queue, verb, state):  # R267 R312 I4 I5 I6
     job = JobFactory(queue=fifo_queue, state=state)
 
     try:
@@ -219,7 +219,7 @@ def test_the_verbs_together_walk_every_pair():
 
 
 @pytest.mark.django_db
-def test_cancelling_twice_is_no_error_and_changes_nothing(queue):  # C2
+def test_cancelling_twice_is_no_error_and_changes_nothing(queue):  # R274
     job = JobFactory(queue=queue, state=S.CANCELLING)
 
     assert services.cancel([job.pk]).cancelled == [job.pk]

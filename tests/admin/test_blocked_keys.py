@@ -102,7 +102,7 @@ def test_skipped_keys_go_on(boss, fifo_queue):
     assert "refunded" in page
 
 
-def test_of_two_operators_one_retries(boss, fifo_queue):  # fault 70
+def test_of_two_operators_one_retries(boss, fifo_queue):  # F70
     blocker, _ = block(fifo_queue, "ada")
     services.retry(blocker)
 

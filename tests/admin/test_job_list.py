@@ -123,7 +123,7 @@ def test_filters_keep_each_other(boss, jobs):
         "id__gt=1",
     ),
 )
-def test_only_declared_look_ups_filter(boss, jobs, look_up):  # fault 69
+def test_only_declared_look_ups_filter(boss, jobs, look_up):  # F69
     response = boss.get(f"{JOBS}?{look_up}")
 
     assert response.status_code in (302, 400)

@@ -88,7 +88,7 @@ def test_a_job_in_every_state_has_a_page(boss, queue, state):
     assert offered == {verb for verb, what in VERBS.items() if state in what.takes}
 
 
-def test_a_job_that_is_gone_is_said(boss, blocked):  # fault 70
+def test_a_job_that_is_gone_is_said(boss, blocked):  # F70
     for address in (f"{JOBS}{uuid4()}/change/", f"{JOBS}nonsense/change/", f"{JOBS}{uuid4()}/act/retry/"):
         page = boss.get(address, follow=True)
         assert page.redirect_chain[-1][0] == JOBS
@@ -108,7 +108,7 @@ def test_asked_it_is_done(boss, blocked, verb, state):
     assert Operation.objects.get().reason == "because"
 
 
-def test_of_two_who_retry_at_once_the_second_is_told(boss, blocked):  # fault 70
+def test_of_two_who_retry_at_once_the_second_is_told(boss, blocked):  # F70
     _, failed, _ = blocked
     services.retry(failed)
 

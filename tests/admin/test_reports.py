@@ -46,7 +46,7 @@ def test_they_are_listed_with_what_they_are_about(boss):
     assert "orders, mails" in text
 
 
-def test_nothing_but_its_own_style_may_happen_in_it(boss):  # fault 67
+def test_nothing_but_its_own_style_may_happen_in_it(boss):  # F67
     report = Report.objects.create(page="<script>alert(1)</script>", jobs=1)
 
     policy = boss.get(page_of(report)).headers["Content-Security-Policy"]

@@ -71,7 +71,7 @@ def test_the_sweep_is_a_sweep(everywhere, job):
     assert act_url(job, "retry") in everywhere
 
 
-def test_strangers_get_nothing_and_change_nothing(everywhere, job):  # faults 63, 64
+def test_strangers_get_nothing_and_change_nothing(everywhere, job):  # F63 F64
     confirmed = {"confirmed": "1", "reason": "x", "json": "{}", "action": "retry_jobs", "index": "0",
                  "_selected_action": str(job.pk)}  # fmt: skip
     for client, status in strangers():
@@ -93,7 +93,7 @@ def test_strangers_get_nothing_and_change_nothing(everywhere, job):  # faults 63
         ("delete_jobs", "delete_job"),
     ),
 )
-def test_each_action_has_a_permission_of_its_own(login, job, action, permission):  # fault 64
+def test_each_action_has_a_permission_of_its_own(login, job, action, permission):  # F64
     given = {"action": action, "_selected_action": [str(job.pk)], "index": 0, "confirmed": 1, "reason": "x"}
     others = {"retry_job", "skip_job", "cancel_job", "delete_job"} - {permission}
     without, having = login("view_job", *others), login("view_job", permission, name="may")
@@ -177,7 +177,7 @@ def test_others_may_not_carry_on_an_operation(login, job):
     assert reread(job).state == "failed"
 
 
-def test_a_post_without_the_token_is_refused(job, everywhere):  # fault 65
+def test_a_post_without_the_token_is_refused(job, everywhere):  # F65
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_superuser("boss", password="x"))
     given = {
@@ -194,7 +194,7 @@ def test_a_post_without_the_token_is_refused(job, everywhere):  # fault 65
     assert reread(job).state == "failed"
 
 
-def test_a_get_with_the_parameters_of_an_action_does_nothing(boss, job, everywhere):  # fault 65
+def test_a_get_with_the_parameters_of_an_action_does_nothing(boss, job, everywhere):  # F65
     for address in everywhere:
         boss.get(address, {"confirmed": 1, "reason": "x"})
     boss.get(JOBS, {"action": "retry_jobs", "_selected_action": str(job.pk), "confirmed": 1})
@@ -232,7 +232,7 @@ def is_inert(response):
 
 
 @pytest.mark.parametrize("text", CORPUS)
-def test_texts_stay_texts(boss, text):  # fault 67
+def test_texts_stay_texts(boss, text):  # F67
     queue = QueueFactory(policy="key_strict_fifo", name=text[:100], description=text)
     lane = {"queue": queue, "singleton_key": text, "name": text, "tags": [text], "group_key": text}
     attempt = {"attempt": text, "worker": text, "outcome": text, "error": text, "started": text, "ended": text}

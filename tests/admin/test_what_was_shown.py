@@ -56,7 +56,7 @@ def finish(client: Any, response: Any) -> str:
 
 
 @pytest.mark.parametrize(("action", "becomes"), (("retry_jobs", "retry"), ("skip_jobs", "stopped")))
-def test_select_all_takes_what_had_failed_when_the_page_was_shown(boss, queue, action, becomes):  # fault 89 B43
+def test_select_all_takes_what_had_failed_when_the_page_was_shown(boss, queue, action, becomes):  # F89 B43
     jobs = running(queue, 6)
     fail(*jobs[:3])
 
@@ -88,7 +88,7 @@ def test_the_number_on_the_page_is_that_of_the_snapshot(boss, queue):  # B43
     assert "All 1 jobs" in read(shown).text
 
 
-def test_all_blocked_keys_are_those_that_were_shown(boss, fifo_queue):  # fault 89 B43
+def test_all_blocked_keys_are_those_that_were_shown(boss, fifo_queue):  # F89 B43
     jobs = running(fifo_queue, 4)
     fail(*jobs[:2])
 

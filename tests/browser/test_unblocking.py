@@ -116,7 +116,7 @@ def test_jobs_are_filtered_by_a_range(tab, queue):
 
 
 @pytest.mark.slow
-def test_all_of_many_thousand_jobs_are_selected_with_progress(tab, queue):  # fault 66
+def test_all_of_many_thousand_jobs_are_selected_with_progress(tab, queue):  # F66
     number = 30_000
     with connection.cursor() as cursor:
         cursor.execute(

@@ -63,7 +63,7 @@ def locks_held() -> int:
 @pytest.mark.parametrize(("on_duplicate", "told"), ((None, "DuplicateJob"), ("ignore", "nothing"), ("return", "sent")))
 def test_the_second_sender_waits_for_the_first_and_is_refused(
     queues, other: Session, third: Session, work, is_callers, on_duplicate, told
-):  # fault 82 B30
+):  # F82 B30
     id = uuid4()
     other.begin()
     other.run(send, queues[0], id)
@@ -84,7 +84,7 @@ def test_the_second_sender_waits_for_the_first_and_is_refused(
 @pytest.mark.parametrize("on_duplicate", (None, "ignore", "return"))
 def test_the_second_is_stored_when_the_first_is_rolled_back(
     queues, other: Session, third: Session, work, on_duplicate
-):  # fault 82 B30
+):  # F82 B30
     id = uuid4()
     other.begin()
     other.run(send_batch, queues[0], id)
@@ -96,7 +96,7 @@ def test_the_second_is_stored_when_the_first_is_rolled_back(
     assert Job.objects.get().queue_id == queues[1].name
 
 
-def test_the_second_is_given_the_job_of_the_first(queues, other: Session, third: Session):  # fault 82 B32
+def test_the_second_is_given_the_job_of_the_first(queues, other: Session, third: Session):  # F82 B32
     id = uuid4()
     other.begin()
     first = other.run(send, queues[0], id)
@@ -110,7 +110,7 @@ def test_the_second_is_given_the_job_of_the_first(queues, other: Session, third:
     assert found.data == {"queue": queues[0].name}
 
 
-def test_a_batch_names_the_id_that_another_queue_took_meanwhile(queues, other: Session, third: Session):  # fault 82
+def test_a_batch_names_the_id_that_another_queue_took_meanwhile(queues, other: Session, third: Session):  # F82
     taken, free = uuid4(), uuid4()
     other.begin()
     other.run(send, queues[0], taken)
@@ -130,7 +130,7 @@ def test_a_batch_names_the_id_that_another_queue_took_meanwhile(queues, other: S
 @pytest.mark.parametrize("work", (send, send_batch))
 def test_of_fifty_sends_of_one_id_to_two_queues_one_is_stored(
     queue, fifo_queue, race, work, on_duplicate
-):  # fault 82 G10 B30
+):  # F82 G10 B30
     id = uuid4()
 
     outcomes = race(
@@ -145,7 +145,7 @@ def test_of_fifty_sends_of_one_id_to_two_queues_one_is_stored(
 
 
 @pytest.mark.parametrize("on_duplicate", (None, "ignore"))
-def test_batches_of_the_same_ids_in_opposite_orders_never_deadlock(queue, fifo_queue, race, on_duplicate):  # fault 82
+def test_batches_of_the_same_ids_in_opposite_orders_never_deadlock(queue, fifo_queue, race, on_duplicate):  # F82
     start, rounds = Barrier(2, timeout=30), 10 * RACE_FACTOR
     batches = [[uuid4() for _ in range(60)] for _ in range(rounds)]
 
@@ -165,7 +165,7 @@ def test_batches_of_the_same_ids_in_opposite_orders_never_deadlock(queue, fifo_q
     assert Counter(Job.objects.values_list("pk", flat=True)) == Counter(id for batch in batches for id in batch)
 
 
-def test_a_batch_waits_for_ids_in_one_order_whatever_the_order_given(queue, fifo_queue, session):  # fault 82
+def test_a_batch_waits_for_ids_in_one_order_whatever_the_order_given(queue, fifo_queue, session):  # F82
     holder, first, second = session(), session(), session()
     ids = by_lock([uuid4() for _ in range(3)])
     for sender in (holder, first, second):

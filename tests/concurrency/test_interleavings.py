@@ -43,7 +43,7 @@ def test_a_locked_head_is_passed_by_and_nobody_of_its_key_goes_instead(fifo_queu
     assert fetched(fifo_queue) == [head]
 
 
-def test_a_claim_that_is_rolled_back_leaves_the_head_to_the_next(fifo_queue, other: Session):  # R002 C3.2
+def test_a_claim_that_is_rolled_back_leaves_the_head_to_the_next(fifo_queue, other: Session):  # R002 I2
     head, second = sent(fifo_queue), sent(fifo_queue)
     other.begin()
     assert other.run(fetched, fifo_queue) == [head]
@@ -58,7 +58,7 @@ def test_a_claim_that_is_rolled_back_leaves_the_head_to_the_next(fifo_queue, oth
 
 
 @pytest.mark.parametrize("hand_over", (False, True))
-def test_a_locked_row_that_is_due_is_not_overtaken(fifo_queue, other: Session, hand_over):  # B18 C3.2
+def test_a_locked_row_that_is_due_is_not_overtaken(fifo_queue, other: Session, hand_over):  # B18 I2
     services.send(fifo_queue.name, singleton_key="a")
     [first] = fetched(fifo_queue)
     due = sent(fifo_queue, delay=60)
@@ -75,7 +75,7 @@ def test_a_locked_row_that_is_due_is_not_overtaken(fifo_queue, other: Session, h
     assert fetched(fifo_queue) == [due]
 
 
-def test_a_hold_that_is_lifted_at_whatever_moment_of_a_fetch_lets_nobody_overtake(fifo_queue, session):  # B18 C3.2
+def test_a_hold_that_is_lifted_at_whatever_moment_of_a_fetch_lets_nobody_overtake(fifo_queue, session):  # B18 I2
     for moment in count():
         key = str(moment)
         due, later = sent(fifo_queue, key, delay=60), sent(fifo_queue, key)
@@ -142,7 +142,7 @@ def test_a_completion_that_is_rolled_back_releases_nobody(fifo_queue, other: Ses
     services.complete(first)
 
 
-def test_a_completion_beside_a_fetch_that_judges_its_lane_leaves_the_release_for_later(  # C3.2 faults 79
+def test_a_completion_beside_a_fetch_that_judges_its_lane_leaves_the_release_for_later(  # I2 F79
     fifo_queue, other: Session, third: Session
 ):
     sent(fifo_queue)
@@ -163,7 +163,7 @@ def test_a_completion_beside_a_fetch_that_judges_its_lane_leaves_the_release_for
 @pytest.mark.parametrize("committed", (True, False))
 def test_a_late_result_waits_for_the_next_claim_and_counts_only_without_it(
     any_queue, other: Session, third: Session, committed
-):  # B27 C3.7
+):  # B27 I7
     sent(any_queue)
     [lost] = fetched(any_queue, worker="gone")
     services.mark_worker_unresponsive("gone")
@@ -248,7 +248,7 @@ def test_a_send_to_an_ordered_key_waits_for_no_retry(fifo_queue, other: Session)
 
 
 @pytest.mark.parametrize("committed", (True, False))
-def test_a_completion_waits_for_a_cancel_and_still_counts(any_queue, other: Session, third: Session, committed):  # C2
+def test_a_completion_waits_for_a_cancel_and_still_counts(any_queue, other: Session, third: Session, committed):  # R243
     sent(any_queue)
     [job] = fetched(any_queue)
     other.begin()
@@ -262,7 +262,7 @@ def test_a_completion_waits_for_a_cancel_and_still_counts(any_queue, other: Sess
     assert row_of(job)["output"] == {"n": 1}
 
 
-def test_a_completion_waits_for_a_forced_cancel_and_is_refused(any_queue, other: Session, third: Session):  # C3.7
+def test_a_completion_waits_for_a_forced_cancel_and_is_refused(any_queue, other: Session, third: Session):  # I7
     sent(any_queue)
     [job] = fetched(any_queue)
     other.begin()
@@ -317,7 +317,7 @@ def test_a_batch_waits_for_a_heartbeat_and_still_counts(any_queue, other: Sessio
 
 
 @pytest.mark.parametrize("isolation", ("READ COMMITTED", "REPEATABLE READ"))
-def test_the_next_goes_when_the_cancel_of_the_head_is_committed(laned_queue, other: Session, isolation):  # C2 C3.2
+def test_the_next_goes_when_the_cancel_of_the_head_is_committed(laned_queue, other: Session, isolation):  # I2
     head, second = services.send_many(laned_queue.name, [{"singleton_key": "a"}] * 2)  # the second is born waiting
     other.begin(isolation)
     assert other.run(services.cancel, [head]).cancelled == [head]

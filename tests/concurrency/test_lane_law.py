@@ -55,7 +55,7 @@ def test_a_changed_delayed_head_strands_nobody_whom_a_fetch_holds_back(fifo_queu
 @pytest.mark.parametrize("isolation", ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"))
 def test_a_cancel_of_more_keys_than_can_be_locked_strands_nobody(
     fifo_queue, other: Session, third: Session, isolation
-):  # C3.2
+):  # I2
     firsts = [sent(fifo_queue, f"key-{number}") for number in range(TOO_MANY)]
     seconds = [sent(fifo_queue, f"key-{number}") for number in range(TOO_MANY)]
     other.begin(isolation)
@@ -104,7 +104,7 @@ def test_strict_callers_of_every_releasing_verb_strand_nobody(fifo_queue, other:
         assert state_of(job) in {JobState.COMPLETED, JobState.STOPPED, JobState.UNKNOWN_STOPPED}
 
 
-def test_whoever_is_about_to_be_released_is_not_overtaken(fifo_queue, other: Session, third: Session):  # R085 C3.2
+def test_whoever_is_about_to_be_released_is_not_overtaken(fifo_queue, other: Session, third: Session):  # R085 I2
     [first] = running(fifo_queue, "a")
     second = sent(fifo_queue)
     third.begin()

@@ -22,28 +22,28 @@ def mixed(queue: Any, keys: int, **options: Any) -> Plan:
 
 @pytest.mark.parametrize("keys", (3, 40))
 @pytest.mark.parametrize("delayed_head", DelayedHead)
-def test_an_operator_without_mercy_breaks_no_law(fifo_queue, laboratory, delayed_head, keys):  # R002 R003 C3.1 C3.2 B18
+def test_an_operator_without_mercy_breaks_no_law(fifo_queue, laboratory, delayed_head, keys):  # R002 R003 I1 I2 B18
     services.update_queue(fifo_queue.name, delayed_head=delayed_head)
 
     laboratory(mixed(fifo_queue, keys, delays=0.15, blocks=delayed_head == DelayedHead.BLOCK, seed=keys))
 
 
-def test_a_delayed_head_that_changes_all_the_time_breaks_no_law(fifo_queue, laboratory):  # B18 C3.2
+def test_a_delayed_head_that_changes_all_the_time_breaks_no_law(fifo_queue, laboratory):  # B18 I2
     laboratory(mixed(fifo_queue, 5, delays=0.3, toggles=True, seed=5))
 
 
-def test_a_queue_that_skips_what_is_exhausted_breaks_no_law(fifo_queue, laboratory):  # B23 C3.2
+def test_a_queue_that_skips_what_is_exhausted_breaks_no_law(fifo_queue, laboratory):  # B23 I2
     services.update_queue(fifo_queue.name, on_exhausted="skip")
 
     laboratory(mixed(fifo_queue, 10, fails=0.3, skips=True, seed=6))
 
 
 @pytest.mark.parametrize("isolation", ("REPEATABLE READ", "SERIALIZABLE"))
-def test_strict_callers_break_no_law(fifo_queue, laboratory, isolation):  # R002 C3.1 C3.2
+def test_strict_callers_break_no_law(fifo_queue, laboratory, isolation):  # R002 I1 I2
     laboratory(mixed(fifo_queue, 10, delays=0.1, send_isolation=isolation, finish_isolation=isolation, seed=7))
 
 
-def test_callers_with_open_transactions_break_no_law(fifo_queue, laboratory):  # R002 C3.1 C3.2
+def test_callers_with_open_transactions_break_no_law(fifo_queue, laboratory):  # R002 I1 I2
     laboratory(mixed(fifo_queue, 10, finish_isolation="READ COMMITTED", seed=8))
 
 
@@ -53,7 +53,7 @@ def test_a_queue_with_a_part_of_the_table_of_its_own_breaks_no_law(partitioned_f
 
 @pytest.mark.parametrize("name", ("singleton_queue", "stately_queue"))
 @pytest.mark.parametrize("isolation", ("", "REPEATABLE READ"))
-def test_never_do_two_jobs_of_a_key_run_at_once(request, laboratory, name, isolation):  # R080 R081 C3.1
+def test_never_do_two_jobs_of_a_key_run_at_once(request, laboratory, name, isolation):  # R080 R081 I1
     queue = request.getfixturevalue(name)
 
     laboratory(mixed(queue, 12, delays=0.1, ordered=False, finish_isolation=isolation, seed=11))

@@ -43,7 +43,7 @@ def in_open_transaction(other: Session, verb: Any, *args: Any, **kwargs: Any) ->
 # ------------------------------------------------------------------------------------------------------------ fetching
 
 
-def test_a_locked_key_does_not_delay_a_fetch_of_others(laned_queue, other: Session, third: Session):  # R028 C3.3
+def test_a_locked_key_does_not_delay_a_fetch_of_others(laned_queue, other: Session, third: Session):  # R028 I3
     [held] = running(laned_queue, "a")
     sent(laned_queue, "a")
     in_open_transaction(other, services.complete, held)
@@ -56,7 +56,7 @@ def test_a_locked_key_does_not_delay_a_fetch_of_others(laned_queue, other: Sessi
 @pytest.mark.parametrize("tags", ([], ["red"]))
 def test_a_locked_key_with_many_waiting_in_front_does_not_delay_others(
     laned_queue, other: Session, third: Session, tags, limit
-):  # R028 C3.3 R138
+):  # R028 I3 R138
     [held] = running(laned_queue, "a")
     in_open_transaction(other, services.complete, held)
     for _ in range(400):
@@ -91,7 +91,7 @@ def test_a_key_that_stays_locked_is_not_tried_by_every_fetch(laned_queue, other:
     assert not refusals_of("default", laned_queue.name).passed_over()
 
 
-def test_a_blocked_key_with_many_waiting_in_front_does_not_delay_others(fifo_queue, third: Session):  # R028 R088 C3.3
+def test_a_blocked_key_with_many_waiting_in_front_does_not_delay_others(fifo_queue, third: Session):  # R028 R088 I3
     dead(fifo_queue)
     for _ in range(400):
         sent(fifo_queue)
@@ -101,7 +101,7 @@ def test_a_blocked_key_with_many_waiting_in_front_does_not_delay_others(fifo_que
 
 
 def test_more_locked_keys_than_one_fetch_may_lock_do_not_delay_others(laned_queue, other: Session, third: Session):
-    keys = [f"key-{number}" for number in range(lanes.MOST_KEYS)]  # R028 C3.3
+    keys = [f"key-{number}" for number in range(lanes.MOST_KEYS)]  # R028 I3
     firsts = [sent(laned_queue, key) for key in keys]
     in_open_transaction(other, services.cancel, firsts)
     services.send_many(laned_queue.name, [{"singleton_key": key} for key in keys])
@@ -110,7 +110,7 @@ def test_more_locked_keys_than_one_fetch_may_lock_do_not_delay_others(laned_queu
     assert third.run(fetched, laned_queue, 1) == [free]
 
 
-def test_more_blocked_keys_than_one_fetch_may_lock_do_not_delay_others(fifo_queue, third: Session):  # R028 R088 C3.3
+def test_more_blocked_keys_than_one_fetch_may_lock_do_not_delay_others(fifo_queue, third: Session):  # R028 R088 I3
     keys = [f"key-{number}" for number in range(lanes.MOST_KEYS + 50)]
     services.send_many(fifo_queue.name, [{"singleton_key": key, "retry_limit": 0} for key in keys])
     while jobs := fetched(fifo_queue, 200):
@@ -240,7 +240,7 @@ def test_a_batch_records_failures_of_all_but_the_locked_key(laned_queue, other: 
 
 @pytest.mark.parametrize("isolation", ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"))
 def test_a_busy_key_leaves_the_callers_transaction_usable(fifo_queue, other: Session, third: Session, isolation):
-    held, free = running(fifo_queue, "a", "b")  # C3.10
+    held, free = running(fifo_queue, "a", "b")  # I10
     in_open_transaction(other, lock_row, held.pk)
     third.begin(isolation)
 

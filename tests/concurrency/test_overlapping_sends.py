@@ -76,7 +76,7 @@ def test_a_send_committed_late_goes_before_later_ones_that_wait(fifo_queue, othe
     assert order == [late, later]
 
 
-def test_a_send_that_is_rolled_back_leaves_nobody_waiting(fifo_queue, other: Session):  # C3.2
+def test_a_send_that_is_rolled_back_leaves_nobody_waiting(fifo_queue, other: Session):  # I2
     other.begin()
     other.run(sent, fifo_queue)
     later = sent(fifo_queue)
@@ -91,7 +91,7 @@ def test_a_send_that_is_rolled_back_leaves_nobody_waiting(fifo_queue, other: Ses
 @pytest.mark.parametrize("committed", (True, False))
 def test_a_batch_whose_first_is_a_duplicate_runs_the_others_in_order(
     fifo_queue, other: Session, third: Session, committed
-):  # B32 C3.2
+):  # B32 I2
     taken = uuid4()
     other.begin()
     other.run(sent, fifo_queue, "elsewhere", id=taken)
@@ -139,7 +139,7 @@ def test_many_fetchers_of_one_key_get_one_job(fifo_queue, race):  # R002 R011
     assert [job for claim in claims for job in claim] + fetched(fifo_queue) == jobs[:1]
 
 
-def test_of_fifty_sends_of_one_id_one_is_stored(queue, race):  # G10 B30 C3.10
+def test_of_fifty_sends_of_one_id_one_is_stored(queue, race):  # G10 B30 I10
     id = uuid4()
 
     outcomes = race(SENDERS, lambda: in_usable_transaction(lambda: services.send(queue.name, {"n": 1}, id=id)))
@@ -149,7 +149,7 @@ def test_of_fifty_sends_of_one_id_one_is_stored(queue, race):  # G10 B30 C3.10
 
 
 @pytest.mark.parametrize("name", ("queue", "exclusive_queue", "short_queue", "stately_queue"))
-def test_of_fifty_sends_of_one_slot_one_is_stored(request, name, race):  # R079 R082 G10 C3.10
+def test_of_fifty_sends_of_one_slot_one_is_stored(request, name, race):  # R079 R082 G10 I10
     queue = request.getfixturevalue(name)
 
     outcomes = race(

@@ -101,13 +101,13 @@ def goes_on(given: Lane) -> None:
     assert given.next in [job.pk for job in fetched(given.queue)]
 
 
-# ------------------------------------------------------------------------------------------------------ batches: row 78
+# ------------------------------------------------------------------------------------------------------ batches: F78
 
 
 @pytest.mark.parametrize("hand_over", (False, True))
 def test_a_batch_is_finished_although_the_next_row_of_a_lane_is_locked(
     laned_queue, other: Session, worker: Session, no_alarm: Check, hand_over
-):  # row 78 G20
+):  # F78 G20
     given = lane(laned_queue)
     others = [lane(laned_queue, key) for key in "bc"]
     hold(other, "row", given)
@@ -130,7 +130,7 @@ def test_a_batch_is_finished_although_the_next_row_of_a_lane_is_locked(
 
 def test_a_batch_is_finished_although_the_key_of_a_lane_is_locked(
     laned_queue, other: Session, worker: Session, no_alarm: Check
-):  # row 78 G20
+):  # F78 G20
     given = lane(laned_queue)
     others = [lane(laned_queue, key) for key in "bc"]
     hold(other, "key", given)
@@ -145,7 +145,7 @@ def test_a_batch_is_finished_although_the_key_of_a_lane_is_locked(
 
 
 def test_two_locked_rows_delay_two_lanes_and_no_third(fifo_queue, other: Session, worker: Session, no_alarm: Check):
-    held = [lane(fifo_queue, key) for key in "ab"]  # row 78 G20
+    held = [lane(fifo_queue, key) for key in "ab"]  # F78 G20
     free = lane(fifo_queue, "c")
     other.begin()
     for one in held:
@@ -164,7 +164,7 @@ def test_two_locked_rows_delay_two_lanes_and_no_third(fifo_queue, other: Session
 
 def test_a_batch_inside_a_callers_transaction_does_not_wait_for_a_locked_next_row(
     fifo_queue, other: Session, worker: Session, no_alarm: Check
-):  # row 78 G20
+):  # F78 G20
     given, free = lane(fifo_queue), lane(fifo_queue, "b")
     hold(other, "row", given)
     worker.begin()
@@ -181,7 +181,7 @@ def test_a_batch_inside_a_callers_transaction_does_not_wait_for_a_locked_next_ro
 
 def test_a_batch_of_failures_does_not_wait_for_a_locked_next_row(
     singleton_queue, other: Session, worker: Session, no_alarm: Check
-):  # row 78 G20: only one of a key runs at a time, and a failed one lets the next go
+):  # F78 G20: only one of a key runs at a time, and a failed one lets the next go
     given, free = lane(singleton_queue), lane(singleton_queue, "b")
     hold(other, "row", given)
 
@@ -196,7 +196,7 @@ def test_a_batch_of_failures_does_not_wait_for_a_locked_next_row(
 
 def test_a_pending_release_survives_the_process_that_owed_it(
     fifo_queue, other: Session, worker: Session, no_alarm: Check
-):  # row 78
+):  # F78
     given = lane(fifo_queue)
     hold(other, "row", given)
     worker.run(services.finish_many, [(given.job, None)])
@@ -209,7 +209,7 @@ def test_a_pending_release_survives_the_process_that_owed_it(
 
 def test_a_job_sent_to_a_lane_whose_release_is_pending_does_not_overtake(
     fifo_queue, other: Session, worker: Session, no_alarm: Check
-):  # row 78 R014
+):  # F78 R014
     given = lane(fifo_queue)
     hold(other, "row", given)
     worker.run(services.finish_many, [(given.job, None)])
@@ -223,14 +223,14 @@ def test_a_job_sent_to_a_lane_whose_release_is_pending_does_not_overtake(
     assert state_of(late) == JobState.CREATED
 
 
-# --------------------------------------------------------------------------------------------------- one job: row 79
+# --------------------------------------------------------------------------------------------------- one job: F79
 
 
 @pytest.mark.parametrize("what", ("row", "key"))
 @pytest.mark.parametrize("verb", (services.complete, services.stop))
 def test_a_verb_that_ends_one_job_does_not_wait_for_the_next(
     laned_queue, other: Session, worker: Session, no_alarm: Check, verb, what
-):  # row 79 G20
+):  # F79 G20
     given = lane(laned_queue)
     hold(other, what, given)
 
@@ -244,7 +244,7 @@ def test_a_verb_that_ends_one_job_does_not_wait_for_the_next(
     goes_on(given)
 
 
-def test_a_verb_waits_a_moment_for_a_key_that_a_fetch_holds(laned_queue, other: Session, monkeypatch):  # row 79
+def test_a_verb_waits_a_moment_for_a_key_that_a_fetch_holds(laned_queue, other: Session, monkeypatch):  # F79
     given = lane(laned_queue)
     hold(other, "key", given)
     pauses: list[float] = []
@@ -265,7 +265,7 @@ def test_a_verb_waits_a_moment_for_a_key_that_a_fetch_holds(laned_queue, other: 
 @pytest.mark.parametrize("what", ("row", "key"))
 def test_a_completion_inside_a_transaction_does_not_wait_for_the_next(
     laned_queue, other: Session, worker: Session, no_alarm: Check, what
-):  # row 79 G20: as that of an atomic handler
+):  # F79 G20: as that of an atomic handler
     given = lane(laned_queue)
     hold(other, what, given)
     worker.begin()
@@ -283,7 +283,7 @@ def test_a_completion_inside_a_transaction_does_not_wait_for_the_next(
 
 def test_a_completion_that_is_rolled_back_leaves_no_pending_release(
     fifo_queue, other: Session, worker: Session, no_alarm: Check
-):  # row 79
+):  # F79
     given = lane(fifo_queue)
     hold(other, "row", given)
     worker.begin()
@@ -298,7 +298,7 @@ def test_a_completion_that_is_rolled_back_leaves_no_pending_release(
 
 def test_two_completions_in_open_transactions_do_not_wait_for_each_other(
     fifo_queue, other: Session, worker: Session, no_alarm: Check
-):  # row 79: pending releases of the same and of other lanes are only inserted
+):  # F79: pending releases of the same and of other lanes are only inserted
     first, second = lane(fifo_queue), lane(fifo_queue, "b")
     other.begin()
     other.run(lock_key, fifo_queue, "b")
@@ -313,14 +313,14 @@ def test_two_completions_in_open_transactions_do_not_wait_for_each_other(
     assert {job.pk for job in fetched(fifo_queue)} == {first.next, second.next}
 
 
-# ---------------------------------------------------------------------------------------------------- fetch: row 80
+# ---------------------------------------------------------------------------------------------------- fetch: F80
 
 
 @pytest.mark.parametrize("limit", (1, 10))
 @pytest.mark.parametrize("head", ("sent", "delayed"))
 def test_a_locked_due_job_with_thousands_of_its_key_behind_it_delays_no_fetch(
     fifo_queue, other: Session, worker: Session, no_alarm: Check, head, limit
-):  # row 80 G20
+):  # F80 G20
     first = sent(fifo_queue, delay=60 if head == "delayed" else None)
     services.send_many(fifo_queue.name, [{"singleton_key": "a"}] * 3_000)
     Job.objects.filter(queue=fifo_queue).exclude(pk=first.pk).update(hold=None)  # as if each was sent alone
@@ -341,7 +341,7 @@ def test_a_locked_due_job_with_thousands_of_its_key_behind_it_delays_no_fetch(
     assert claimed == [first]
 
 
-def test_a_locked_due_job_in_front_of_a_lane_is_not_overtaken(fifo_queue, other: Session, worker: Session):  # row 80
+def test_a_locked_due_job_in_front_of_a_lane_is_not_overtaken(fifo_queue, other: Session, worker: Session):  # F80
     first = sent(fifo_queue)
     sent(fifo_queue)
     other.begin()
@@ -353,7 +353,7 @@ def test_a_locked_due_job_in_front_of_a_lane_is_not_overtaken(fifo_queue, other:
     assert worker.run(fetched, fifo_queue) == [first]
 
 
-# ----------------------------------------------------------------------------------------------- sweeps: rows 25 and 78
+# ----------------------------------------------------------------------------------------------- sweeps: F25 F78
 
 
 def abandoned(queue: Queue, key: str, incarnation: UUID) -> Lane:
@@ -381,7 +381,7 @@ def recover_dead(incarnation: UUID) -> int:
 @pytest.mark.parametrize("sweep", (expire, recover_lost, recover_dead))
 def test_a_sweep_does_not_wait_for_a_locked_next_row(
     laned_queue, other: Session, worker: Session, no_alarm: Check, sweep
-):  # row 25 row 78 G20
+):  # F25 F78 G20
     gone = Worker.objects.create(name="w", stopped_at=ago(seconds=1) if sweep is expire else None).pk
     given, free = abandoned(laned_queue, "a", gone), abandoned(laned_queue, "b", gone)
     hold(other, "row", given)
@@ -398,7 +398,7 @@ def test_a_sweep_does_not_wait_for_a_locked_next_row(
 
 
 def test_a_sweep_passes_over_a_lane_whose_key_is_locked(laned_queue, other: Session, worker: Session, no_alarm: Check):
-    gone = Worker.objects.create(name="w").pk  # row 25 G20
+    gone = Worker.objects.create(name="w").pk  # F25 G20
     given, free = abandoned(laned_queue, "a", gone), abandoned(laned_queue, "b", gone)
     hold(other, "key", given)
 
@@ -411,7 +411,7 @@ def test_a_sweep_passes_over_a_lane_whose_key_is_locked(laned_queue, other: Sess
     assert given.next in [job.pk for job in fetched(laned_queue)]
 
 
-# --------------------------------------------------------------------------------------- stricter isolation: row 83
+# --------------------------------------------------------------------------------------- stricter isolation: F83
 
 
 STRICT = ("REPEATABLE READ", "SERIALIZABLE")
@@ -421,7 +421,7 @@ STRICT = ("REPEATABLE READ", "SERIALIZABLE")
 @pytest.mark.parametrize("verb", ("complete", "finish_many"))
 def test_a_sweep_between_the_commit_and_the_release_finds_no_stranded_lane(
     laned_queue, other: Session, worker: Session, no_alarm: Check, verb, isolation
-):  # row 83
+):  # F83
     given = lane(laned_queue)
     found: list[Any] = []
 
@@ -445,7 +445,7 @@ def test_a_sweep_between_the_commit_and_the_release_finds_no_stranded_lane(
 @pytest.mark.parametrize("what", ("row", "key"))
 def test_a_strict_completion_waits_for_no_lock_after_its_commit(
     laned_queue, other: Session, worker: Session, no_alarm: Check, what, isolation
-):  # row 83 row 79
+):  # F83 F79
     given = lane(laned_queue)
     hold(other, what, given)
     worker.begin(isolation)
@@ -512,7 +512,7 @@ def test_a_lane_that_is_blocked_again_is_not_released(fifo_queue, other: Session
     assert pending_keys() == []
 
 
-def test_a_late_start_does_not_wait_for_a_locked_row(fifo_queue, other: Session, worker: Session):  # faults 76
+def test_a_late_start_does_not_wait_for_a_locked_row(fifo_queue, other: Session, worker: Session):  # F76
     sent(fifo_queue, "a")
     sent(fifo_queue, "b")
     locked, free = fetched(fifo_queue, 2)

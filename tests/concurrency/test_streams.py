@@ -67,7 +67,7 @@ def end_at_random(job: Job, chance: random.Random) -> None:
         pass
 
 
-def test_eight_threads_never_take_a_stream_over_its_capacity(queue, streams):  # R133 R215 R222 C3.9
+def test_eight_threads_never_take_a_stream_over_its_capacity(queue, streams):  # R133 R215 R222 I9
     jobs, capacity = 400, 5
     services.send_many(queue.name, [{"retry_limit": 1} for _ in range(jobs)])
     stream = streams("w", queue=queue.name, capacity=capacity, poll_interval=0.2)

@@ -69,7 +69,7 @@ def came_to(operation: Operation) -> tuple[str, int, int, int]:
 @pytest.mark.parametrize(("verb", "becomes"), (("retry", "retry"), ("skip", "stopped"), ("delete", None)))
 def test_of_failed_jobs_only_those_committed_in_the_snapshot_are_taken(
     queue, other: Session, verb, becomes, wrapped
-):  # fault 89 B43
+):  # F89 B43
     jobs, snapshot = ended_around_a_snapshot(queue, other, wrapped(fail))
 
     operation = finished(begun(verb, snapshot, selection={}))

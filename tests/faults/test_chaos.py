@@ -12,7 +12,7 @@ from .chaos import LANES, SETTINGS, Plan, prove, send_all, shoot
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
-def test_nothing_is_lost_or_out_of_order_while_children_are_killed(start, history):  # G1 G2 G3 C3.1 C3.2
+def test_nothing_is_lost_or_out_of_order_while_children_are_killed(start, history):  # G1 G2 G3 I1 I2
     plan = Plan(jobs=2000, keys=50, kills=20, every=0.4, seconds=0.1, seed=7)
     send_all(plan)
     worker = start(processes=4, **SETTINGS)

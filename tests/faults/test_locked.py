@@ -55,12 +55,12 @@ def beats_go_on(seconds: float) -> None:
     until(all_later, "workers sent heartbeats while the table was locked")
 
 
-# ---------------------------------------------------------------------------------------------- locks: rows 78 and 79
+# ---------------------------------------------------------------------------------------------- locks: F78 F79
 
 
 @pytest.mark.parametrize("name", ("lane-work", "lane-atomic"))
 def test_a_locked_next_row_delays_its_lane_until_it_is_unlocked_and_no_other(start, history, gates, name):
-    worker = start("--concurrency", "2")  # row 78 row 79 G20
+    worker = start("--concurrency", "2")  # F78 F79 G20
     job, following = send(name, {"gate": "go"}, queue=LANES), send(name, queue=LANES)
     runs(history, job)
     until(lambda: reread(following).hold == "lane", "what waits behind it is held")
@@ -79,13 +79,13 @@ def test_a_locked_next_row_delays_its_lane_until_it_is_unlocked_and_no_other(sta
     assert not worker.says(" ERROR ")
 
 
-# ----------------------------------------------------------------------------------------------------- locks: row 86
+# ----------------------------------------------------------------------------------------------------- locks: F86
 
 
 @pytest.mark.parametrize("workers", (1, 2))
 def test_a_table_locked_longer_than_a_heartbeat_takes_no_job_from_a_living_handler(
     start, history, gates, workers
-):  # row 86
+):  # F86
     started = [start("--concurrency", "1") for _ in range(workers)]
     before = [worker.children() for worker in started]
     jobs = [send("work", {"gate": "go"}, heartbeat_seconds=10) for _ in range(workers)]
@@ -109,7 +109,7 @@ def test_a_table_locked_longer_than_a_heartbeat_takes_no_job_from_a_living_handl
     assert [worker.children() for worker in started] == before
 
 
-def test_a_job_whose_worker_is_gone_is_recovered_by_its_heartbeat(start, history, gates):  # row 86: not by accident
+def test_a_job_whose_worker_is_gone_is_recovered_by_its_heartbeat(start, history, gates):  # F86: not by accident
     worker = start("--concurrency", "1")
     job = send("work", {"gate": "go"}, heartbeat_seconds=10)
     runs(history, job)
@@ -122,7 +122,7 @@ def test_a_job_whose_worker_is_gone_is_recovered_by_its_heartbeat(start, history
     assert worker.process.poll() is None
 
 
-# -------------------------------------------------------------------------------------------- cancellations: row 77
+# -------------------------------------------------------------------------------------------- cancellations: F77
 
 
 def cancelled(history: History, **options: object) -> tuple[Job, Job]:
@@ -143,7 +143,7 @@ def sweep() -> None:
         services.check_lanes()
 
 
-def test_a_lane_stays_closed_while_a_handler_ignores_its_cancellation(start, history, gates):  # row 77
+def test_a_lane_stays_closed_while_a_handler_ignores_its_cancellation(start, history, gates):  # F77
     start("--concurrency", "2", CANCEL_GRACE_SECONDS=1)
     job, behind = cancelled(history)
 
@@ -161,7 +161,7 @@ def test_a_lane_stays_closed_while_a_handler_ignores_its_cancellation(start, his
     assert reread(job).attempt == 1
 
 
-def test_a_handler_that_ignores_its_cancellation_is_ended_when_it_expires(start, history, gates):  # row 77
+def test_a_handler_that_ignores_its_cancellation_is_ended_when_it_expires(start, history, gates):  # F77
     start("--concurrency", "2", CANCEL_GRACE_SECONDS=1)
     job, behind = cancelled(history, expire_in_seconds=2, retry_limit=0)
 
@@ -173,7 +173,7 @@ def test_a_handler_that_ignores_its_cancellation_is_ended_when_it_expires(start,
     assert reread(job).state != JobState.CANCELLING
 
 
-def test_a_cancelled_job_whose_worker_is_gone_opens_its_lane(start, history, gates):  # row 77
+def test_a_cancelled_job_whose_worker_is_gone_opens_its_lane(start, history, gates):  # F77
     worker = start("--concurrency", "2", CANCEL_GRACE_SECONDS=1)
     job, behind = cancelled(history)
 

@@ -1,4 +1,4 @@
-"""Programs that handlers started: they end with the process of the handler (row 84)."""
+"""Programs that handlers started: they end with the process of the handler (F84)."""
 
 from __future__ import annotations
 

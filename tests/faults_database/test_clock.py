@@ -43,7 +43,7 @@ def test_the_clock_of_the_laboratory_lies(lab: Laboratory, tmp_path: Path):
     assert abs(float(told) - time.monotonic()) < 60
 
 
-def test_a_delayed_job_runs_when_the_database_says_so(lab: Laboratory, worker):  # fault 43
+def test_a_delayed_job_runs_when_the_database_says_so(lab: Laboratory, worker):  # F43
     due = now(lab) + timedelta(seconds=3)
     services.send("work", {"n": 1}, name="plain", start_after=due, using=ALIAS)
     services.send("work", {"n": 2}, name="plain", delay=timedelta(hours=2), using=ALIAS)
@@ -54,7 +54,7 @@ def test_a_delayed_job_runs_when_the_database_says_so(lab: Laboratory, worker): 
     assert [run.n for run in lab.runs()] == [0, 1]
 
 
-def test_retries_wait_as_long_as_they_say(lab: Laboratory, worker):  # fault 43
+def test_retries_wait_as_long_as_they_say(lab: Laboratory, worker):  # F43
     """By a delay, and at a moment the handler was told."""
     at = now(lab) + timedelta(seconds=3)
     options = {**PATIENT, "retry_delay": 2}
@@ -68,7 +68,7 @@ def test_retries_wait_as_long_as_they_say(lab: Laboratory, worker):  # fault 43
     assert 1.9 <= starts[2, 2] - starts[2, 1] < 5
 
 
-def test_deadlines_and_leases_are_not_shortened(lab: Laboratory, worker):  # fault 43
+def test_deadlines_and_leases_are_not_shortened(lab: Laboratory, worker):  # F43
     other = lab.worker("other", settings=LENIENT)
     services.send("work", {"n": 1, "seconds": 6}, name="plain", expire_in_seconds=30, using=ALIAS)
     services.send("work", {"n": 2, "seconds": 30}, name="plain", expire_in_seconds=3, retry_limit=0, using=ALIAS)
@@ -83,7 +83,7 @@ def test_deadlines_and_leases_are_not_shortened(lab: Laboratory, worker):  # fau
     assert other.is_running()
 
 
-def test_a_clock_that_jumps_during_a_job_changes_nothing(lab: Laboratory, tmp_path: Path):  # fault 43
+def test_a_clock_that_jumps_during_a_job_changes_nothing(lab: Laboratory, tmp_path: Path):  # F43
     clock = tmp_path / "clock"
     worker = lab.worker(env=lying(clock, 0), settings=LENIENT)
     family = worker.family()
@@ -99,7 +99,7 @@ def test_a_clock_that_jumps_during_a_job_changes_nothing(lab: Laboratory, tmp_pa
     assert worker.family() == family
 
 
-def test_a_server_whose_clock_goes_ahead_gives_up_no_living_worker(lab: Laboratory):  # fault 44
+def test_a_server_whose_clock_goes_ahead_gives_up_no_living_worker(lab: Laboratory):  # F44
     with lying_server(lab.cluster.server) as ahead:
         first, second = lab.worker("first", settings=QUICK), lab.worker("second", settings=QUICK)
         family = {**first.family(), **second.family()}

@@ -71,7 +71,7 @@ def test_a_synchronous_standby_loses_nothing_acknowledged(number: int, tmp_path:
 @pytest.mark.parametrize("version", (None, 16))
 def test_a_standby_without_the_last_seconds_accepts_no_stale_result(
     number: int, version: int | None, tmp_path: Path, seed: random.Random
-):  # G3 G19, faults 73
+):  # G3 G19, F73
     with replicated(version=version) as cluster, loaded(cluster, tmp_path, seed) as load:
         load.wait_until_busy()
         # The standby has these jobs and will lack their claims, and their handlers outlive the promotion.
@@ -93,7 +93,7 @@ def test_a_standby_without_the_last_seconds_accepts_no_stale_result(
 
 def test_keys_wait_for_a_worker_that_notices_the_promotion_late(
     number: int, tmp_path: Path, seed: random.Random
-):  # G19, faults 73
+):  # G19, F73
     with (
         replicated() as cluster,
         Proxy(cluster.primary.port) as address,
@@ -118,7 +118,7 @@ def test_keys_wait_for_a_worker_that_notices_the_promotion_late(
 @pytest.mark.parametrize("version", (None, 16))
 def test_a_crash_without_synchronous_commit_loses_no_claims_and_no_results(
     number: int, version: int | None, tmp_path: Path, seed: random.Random
-):  # G3, faults 74
+):  # G3, F74
     with started(fsync=True, version=version, settings=LAZY) as cluster:
         cluster.sql("ALTER ROLE postgres SET synchronous_commit = off")
         with loaded(cluster, tmp_path, seed) as load:
@@ -151,7 +151,7 @@ def crash(cluster: Cluster) -> float:
 
 def test_workers_stay_with_the_new_primary_when_the_old_one_comes_back(
     number: int, tmp_path: Path, seed: random.Random
-):  # faults 93
+):  # F93
     with replicated() as cluster, loaded(cluster, tmp_path, seed) as load:
         load.wait_until_busy()
         lost = cluster.fail_over()

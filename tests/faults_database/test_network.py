@@ -46,7 +46,7 @@ def test_handlers_are_ended_before_another_worker_takes_their_jobs(lab: Laborato
     assert lab.check() == 3
 
 
-def test_a_worker_that_was_cut_off_works_again(lab: Laboratory, proxy: Proxy):  # fault 40
+def test_a_worker_that_was_cut_off_works_again(lab: Laboratory, proxy: Proxy):  # F40
     worker = lab.worker(port=proxy.port, settings=QUICK)
     lab.send("orders", keys=3, each=1, seconds=0.5)
     until(lambda: lab.has_run(3), "it works")
@@ -64,7 +64,7 @@ def test_a_worker_that_was_cut_off_works_again(lab: Laboratory, proxy: Proxy):  
     assert worker.is_running()
 
 
-def test_connections_that_a_router_forgot_are_given_up(lab: Laboratory, proxy: Proxy):  # fault 40
+def test_connections_that_a_router_forgot_are_given_up(lab: Laboratory, proxy: Proxy):  # F40
     """What exists is dead without a word, and stays so; what is new works."""
     worker = lab.worker(port=proxy.port, settings=QUICK)
     lab.send("orders", keys=2, each=1)
@@ -98,7 +98,7 @@ def test_a_transaction_left_open_by_a_vanished_worker_frees_its_keys(lab: Labora
     lab.check()
 
 
-def test_a_long_way_to_the_database_is_slow_and_no_death(lab: Laboratory, proxy: Proxy):  # fault 42
+def test_a_long_way_to_the_database_is_slow_and_no_death(lab: Laboratory, proxy: Proxy):  # F42
     proxy.delay = 0.15  # each way
     worker = lab.worker(port=proxy.port)
     family = worker.family()
@@ -116,7 +116,7 @@ def far_and_near(lab: Laboratory) -> set[int]:
     return {lab.cluster.one("SELECT count(*) FROM jobqueue_worker WHERE stopped_at IS NOT NULL")}
 
 
-def test_an_outage_shorter_than_the_fence_ends_no_handler(lab: Laboratory, proxy: Proxy):  # fault 40
+def test_an_outage_shorter_than_the_fence_ends_no_handler(lab: Laboratory, proxy: Proxy):  # F40
     worker = lab.worker(port=proxy.port)
     family = worker.family()
     lab.send("orders", keys=4, each=1, seconds=5)

@@ -32,7 +32,7 @@ def fill_notifications(cluster: Cluster) -> None:
     raise AssertionError("nobody was refused")
 
 
-def test_a_full_notification_queue_loses_no_job(lab: Laboratory):  # G13, fault 38
+def test_a_full_notification_queue_loses_no_job(lab: Laboratory):  # G13, F38
     with lab.cluster.connect() as stuck:
         stuck.execute('LISTEN "other"')
         stuck.execute("BEGIN")
@@ -79,7 +79,7 @@ def flood(cluster: Cluster, payloads: list[str], stop: threading.Event) -> int:
 
 
 @pytest.mark.parametrize("payloads", (["orders"], [f"junk {n}" for n in range(100)], ["", "orders", "work", "'; DROP"]))
-def test_forged_notifications_cost_little_and_do_no_work_twice(lab: Laboratory, payloads):  # fault 72
+def test_forged_notifications_cost_little_and_do_no_work_twice(lab: Laboratory, payloads):  # F72
     worker = lab.worker()
     family = worker.family()
     lab.send("orders", keys=5, each=4)
@@ -103,7 +103,7 @@ def test_forged_notifications_cost_little_and_do_no_work_twice(lab: Laboratory, 
     assert spent / seconds < 0.8
 
 
-def test_overlapping_bulk_sends_never_tell_their_callers_of_a_deadlock(lab: Laboratory, seed):  # G11, fault 26
+def test_overlapping_bulk_sends_never_tell_their_callers_of_a_deadlock(lab: Laboratory, seed):  # G11, F26
     """Batches with the same slots in all orders, so that each waits for the others."""
     services.create_queue("slots", policy="short", using=ALIAS)
     stop = time.monotonic() + 6

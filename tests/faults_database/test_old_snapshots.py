@@ -24,7 +24,7 @@ def rate(lab: Laboratory, prefix: str) -> float:
     return JOBS / (time.monotonic() - began)
 
 
-def test_a_long_open_snapshot_does_not_halve_the_speed(lab: Laboratory):  # G12, fault 24
+def test_a_long_open_snapshot_does_not_halve_the_speed(lab: Laboratory):  # G12, F24
     lab.worker()
     rate(lab, "warm")
     before = max(rate(lab, "a"), rate(lab, "b"))
@@ -41,7 +41,7 @@ def test_a_long_open_snapshot_does_not_halve_the_speed(lab: Laboratory):  # G12,
     assert lab.check() == 0
 
 
-def test_active_jobs_of_a_restored_dump_are_recovered(lab: Laboratory):  # fault 39
+def test_active_jobs_of_a_restored_dump_are_recovered(lab: Laboratory):  # F39
     worker = lab.worker(settings=QUICK)
     for key in ("a", "b", "c"):
         lab.send_one("orders", "step", 0, key=key, once=60)
@@ -71,7 +71,7 @@ def test_active_jobs_of_a_restored_dump_are_recovered(lab: Laboratory):  # fault
     lab.cluster.empty()
 
 
-def test_a_worker_finds_its_database_replaced_by_an_older_dump(lab: Laboratory):  # fault 39
+def test_a_worker_finds_its_database_replaced_by_an_older_dump(lab: Laboratory):  # F39
     """The row of its process is not in there: it starts anew under another number."""
     worker = lab.worker(settings=QUICK)
     lab.send_one("orders", "step", key="a", once=60)

@@ -71,7 +71,7 @@ def _answers(cluster: Cluster, port: int) -> bool:
     return True
 
 
-def test_everything_works_through_a_transaction_pooler(lab: Laboratory, pooler):  # G13, fault 33
+def test_everything_works_through_a_transaction_pooler(lab: Laboratory, pooler):  # G13, F33
     worker = lab.worker(port=pooler, settings=POOLED, processes=2)
     family = worker.family()
 

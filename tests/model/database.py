@@ -97,7 +97,7 @@ def _seconds(units: int | None) -> int | None:
 
 
 def lawful(row: dict[str, Any]) -> bool:
-    """Invariants 4 and 6, of the row alone."""
+    """I4 and I6, of the row alone."""
     within = row["retry_limit"] is None or row["retry_count"] <= row["retry_limit"]
     return within and (row["finalized_at"] is not None) == (row["state"] in FINAL)
 

@@ -126,7 +126,7 @@ class Job:
 
 
 def slot_at_send(policy: str, key: str) -> frozenset[str]:
-    """The states in which another job of the key stands in the way of a new one (C1)."""
+    """The states in which another job of the key stands in the way of a new one."""
     if policy in (SHORT, STATELY):
         return frozenset({CREATED})
     if policy == EXCLUSIVE or (policy == STANDARD and key):

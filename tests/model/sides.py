@@ -253,7 +253,7 @@ class Sides(RuleBasedStateMachine):
         self.nobody_waits_for_nobody()
         (self.statistics_add_up, self.blocked_keys_are_those_of_dead_jobs)[self.model.moment % 2]()
 
-    def rows_are_as_the_reference_says(self) -> None:  # C3.4 C3.5 C3.6 C3.7
+    def rows_are_as_the_reference_says(self) -> None:  # I4 I5 I6 I7
         rows, now = snapshot()
         fresh = sorted((row for id, row in rows.items() if id not in self.model.jobs), key=lambda row: row["seq"])
         self.model.adopt([(row["id"], row["source_id"]) for row in fresh])
@@ -264,14 +264,14 @@ class Sides(RuleBasedStateMachine):
         assert not any(wrong.values()), {id: what for id, what in wrong.items() if what}
         assert all(map(lawful, rows.values()))
 
-    def one_job_blocks_a_key(self) -> None:  # C3.1
+    def one_job_blocks_a_key(self) -> None:  # I1
         blocking = self.model.some(lambda job: job.policy == ORDERED and job.state in BLOCKING)
         assert len({(job.queue, job.key) for job in blocking}) == len(blocking)
 
     def nobody_waits_for_nobody(self) -> None:
         assert services.check_lanes() == []
 
-    def statistics_add_up(self) -> None:  # C3.8
+    def statistics_add_up(self) -> None:  # I8
         found = services.stats()
         expected = Counter(job.state for job in self.model.jobs.values())
         assert {state.value: number for state, number in found.by_state.items() if number} == expected

@@ -61,13 +61,13 @@ def graces(settings) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.django_db
-def test_verbs_inside_a_transaction_do_what_the_reference_says(policy):  # C3.1 C3.3 C3.4 C3.5 C3.6 C3.7 C3.8
+def test_verbs_inside_a_transaction_do_what_the_reference_says(policy):  # I1 I3 I4 I5 I6 I7 I8
     try_sequences(policy, InOneTransaction)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.django_db(transaction=True)
-def test_verbs_on_their_own_do_what_the_reference_says(policy):  # C3.1 C3.3 C3.4 C3.5 C3.6 C3.7 C3.8
+def test_verbs_on_their_own_do_what_the_reference_says(policy):  # I1 I3 I4 I5 I6 I7 I8
     try_sequences(policy, InOwnTransactions)
 
 

@@ -1,4 +1,4 @@
-"""Files that are sent again, that grew, shrank or changed: every row is sent once, with exactly its data (fault 90)."""
+"""Files that are sent again, that grew, shrank or changed: every row is sent once, with exactly its data (F90)."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def refuses_all(
 
 
 def check_lawful(job: Job) -> None:
-    """What holds for every job at all times, C3.4 to C3.6."""
+    """What holds for every job at all times, I4 to I6."""
     found = now(job)
     assert (found.finalized_at is not None) == (found.state in FINAL)
     assert found.retry_limit is None or found.retry_count <= found.retry_limit

@@ -53,7 +53,7 @@ def test_a_taken_slot_is_none(exclusive_queue):  # B32
     assert asend(exclusive_queue.name) is None
 
 
-def test_errors_are_the_same_and_the_transaction_stays_usable(queue):  # R192 R200 R292 B38 C3.10
+def test_errors_are_the_same_and_the_transaction_stays_usable(queue):  # R192 R200 R292 B38 I10
     with transaction.atomic():
         job = asend(queue.name)
         assert job is not None

@@ -55,7 +55,7 @@ SENDING: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("verb", SENDING)
-def test_data_that_is_no_json_is_refused_with_its_path(queue, verb):  # R153 R191 R201 R315 C3.10
+def test_data_that_is_no_json_is_refused_with_its_path(queue, verb):  # R153 R191 R201 R315 I10
     job_in(JobState.FAILED, queue)
 
     for data, path in DATA:
@@ -86,7 +86,7 @@ def test_data_may_be_as_deep_and_as_large_as_the_limits_say(queue, settings):
             services.send(queue.name, data)
 
 
-def test_after_refused_data_the_same_transaction_sends_good_data(queue):  # R191 C3.10
+def test_after_refused_data_the_same_transaction_sends_good_data(queue):  # R191 I10
     with transaction.atomic():
         for data, _ in DATA:
             with pytest.raises(InvalidData):

@@ -22,7 +22,7 @@ Becomes = dict[JobState, JobState]
 
 HELD_OR_LOST = (S.ACTIVE, S.CANCELLING, S.UNKNOWN_RETRY)
 
-# Part C2, one line per verb: the call, what each allowed state becomes, and the word for it in the error.
+# One line per verb: the call, what each allowed state becomes, and the word for it in the error.
 VERBS: dict[str, tuple[Verb, Becomes, str]] = {
     "complete": (
         lambda id: services.complete(id, 1),
@@ -68,7 +68,7 @@ REFUSED = [(verb, state) for verb in VERBS for state in S if state not in VERBS[
 
 
 @pytest.mark.parametrize(("verb", "state"), ALLOWED)
-def test_a_verb_moves_a_job_as_the_table_says(queue, verb, state):  # R176 R267 C3.4 C3.5 C3.6
+def test_a_verb_moves_a_job_as_the_table_says(queue, verb, state):  # R176 R267 I4 I5 I6
     call, becomes, _ = VERBS[verb]
     job = job_in(state, queue)
     before = now(job)
@@ -146,7 +146,7 @@ def test_many_of_which_none_can_move_change_nothing(queue, verb):  # R312
 
 
 @pytest.mark.parametrize("state", sorted(set(S) - {S.ACTIVE, S.CANCELLING, S.UNKNOWN_RETRY, S.UNKNOWN_STOPPED}))
-def test_a_batch_of_completions_lists_what_was_lost(queue, state):  # B27 C3.7
+def test_a_batch_of_completions_lists_what_was_lost(queue, state):  # B27 I7
     job = job_in(state, queue)
     before = snapshot()
 

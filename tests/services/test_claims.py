@@ -49,7 +49,7 @@ FENCED: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("verb", FENCED)
-def test_a_claim_whose_commit_was_lost_changes_nothing(queue, verb):  # B27 C3.7 faults 73
+def test_a_claim_whose_commit_was_lost_changes_nothing(queue, verb):  # B27 I7 F73
     first, second = lost_and_claimed_again(queue)
 
     with pytest.raises(ClaimLost):
@@ -59,7 +59,7 @@ def test_a_claim_whose_commit_was_lost_changes_nothing(queue, verb):  # B27 C3.7
     FENCED[verb](second)
 
 
-def test_a_heartbeat_of_a_lost_claim_is_refused(queue):  # C3.7
+def test_a_heartbeat_of_a_lost_claim_is_refused(queue):  # I7
     first, second = lost_and_claimed_again(queue, heartbeat_seconds=10)
     before = now(second).heartbeat_at
 
@@ -70,7 +70,7 @@ def test_a_heartbeat_of_a_lost_claim_is_refused(queue):  # C3.7
     assert services.touch(second) == "active"
 
 
-def test_a_lost_cancellation_is_not_acknowledged(queue):  # C3.7
+def test_a_lost_cancellation_is_not_acknowledged(queue):  # I7
     first, second = lost_and_claimed_again(queue)
     services.cancel([second.pk])
 
@@ -82,7 +82,7 @@ def test_a_lost_cancellation_is_not_acknowledged(queue):  # C3.7
 
 
 @pytest.mark.parametrize("policy", ("standard", "key_strict_fifo", "singleton"))
-def test_a_batch_refuses_lost_claims_and_finishes_the_others(policy):  # C3.7 G3
+def test_a_batch_refuses_lost_claims_and_finishes_the_others(policy):  # I7 G3
     queue = services.create_queue("batch", policy=policy)
     first, second = lost_and_claimed_again(queue, singleton_key="a")
     sent(queue, singleton_key="b")
@@ -128,7 +128,7 @@ def test_progress_of_a_lost_claim_is_not_written(queue):
     assert now(second).progress is None
 
 
-def test_a_claim_cannot_be_read_back(queue):  # design 4
+def test_a_claim_cannot_be_read_back(queue):  # B27
     first, second = lost_and_claimed_again(queue)
     claim = first.claim
 
@@ -140,7 +140,7 @@ def test_a_claim_cannot_be_read_back(queue):  # design 4
         services.complete(first)
 
 
-def test_a_deferred_column_does_not_renew_a_claim(queue):  # design 4
+def test_a_deferred_column_does_not_renew_a_claim(queue):  # B27
     first, second = lost_and_claimed_again(queue)
     assert first.claim_number == second.held_number  # no fetch reads it, so it is loaded now
 
@@ -199,7 +199,7 @@ def test_a_job_that_was_only_read_is_fenced_by_the_attempt_that_was_read(queue):
     services.complete(services.get_job(job.pk))
 
 
-def test_a_late_result_fits_while_the_outcome_is_unknown(queue):  # C2
+def test_a_late_result_fits_while_the_outcome_is_unknown(queue):  # R244
     sent(queue)
     (job,) = services.fetch(queue.name, worker="w")
     services.mark_worker_unresponsive("w")
@@ -241,7 +241,7 @@ def test_each_fetch_and_each_hand_over_draws_a_number():
     assert [now(job).claim_number for job in (one, two, three)] == numbers
 
 
-def test_a_handed_over_job_whose_claim_was_lost_is_fenced():  # faults 73
+def test_a_handed_over_job_whose_claim_was_lost_is_fenced():  # F73
     queue = services.create_fifo_queue("handed")
     for _ in range(2):
         sent(queue, singleton_key="a")
@@ -273,7 +273,7 @@ def test_of_a_lost_grouped_batch_nothing_goes_back_with_it(queue):  # B19
 # --------------------------------------------------------------------------------------------- what workers are told
 
 
-def test_only_claims_that_a_process_does_not_hold_are_returned(queue):  # design 4
+def test_only_claims_that_a_process_does_not_hold_are_returned(queue):  # B34
     worker = uuid4()
     for _ in range(2):
         sent(queue)
@@ -294,7 +294,7 @@ def expires_at(job: Job) -> datetime:
     return moment
 
 
-def test_a_late_start_renews_the_deadline_of_claims_that_stand(queue):  # faults 76
+def test_a_late_start_renews_the_deadline_of_claims_that_stand(queue):  # F76
     for _ in range(3):
         sent(queue, expire_in_seconds=60)
     ours, lost, cancelled = services.fetch(queue.name, 3)
@@ -308,7 +308,7 @@ def test_a_late_start_renews_the_deadline_of_claims_that_stand(queue):  # faults
     assert now(lost).state == "completed"
 
 
-def test_of_a_dead_process_only_the_attempt_that_ran_is_charged(queue):  # faults 73
+def test_of_a_dead_process_only_the_attempt_that_ran_is_charged(queue):  # F73
     worker = uuid4()
     sent(queue)
     (job,) = services.fetch(queue.name, worker="w", incarnation=worker)
@@ -340,7 +340,7 @@ def setting() -> str:
 @pytest.mark.parametrize("verb", ("fetch", "complete", "fail", "finish_many"))
 @pytest.mark.parametrize("policy", ("standard", "key_strict_fifo"))
 @pytest.mark.django_db(transaction=True)
-def test_a_claim_or_result_inside_a_callers_transaction_is_durable(forgetful, policy, verb):  # faults 74
+def test_a_claim_or_result_inside_a_callers_transaction_is_durable(forgetful, policy, verb):  # F74
     queue = services.create_queue("durable", policy=policy)
     sent(queue, singleton_key="a")
     jobs = [] if verb == "fetch" else services.fetch(queue.name)
@@ -375,7 +375,7 @@ def test_another_choice_is_kept(queue, chosen):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_own_transactions_of_verbs_are_durable(forgetful):  # faults 74
+def test_own_transactions_of_verbs_are_durable(forgetful):  # F74
     """Their statements set it before they commit: seen by a trigger at the end of each transaction."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE seen (verb text, setting text)")

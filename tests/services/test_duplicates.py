@@ -18,7 +18,7 @@ from .lives import job_in, refused, sent, snapshot
 WINDOW = 10**8  # seconds: no test runs across its end
 
 
-def test_a_taken_slot_is_none_and_the_transaction_goes_on(queue):  # B32 C3.10
+def test_a_taken_slot_is_none_and_the_transaction_goes_on(queue):  # B32 I10
     with transaction.atomic():
         sent(queue, singleton_key="k")
         assert services.send(queue.name, singleton_key="k") is None

@@ -135,7 +135,7 @@ def test_a_cancellation_nobody_answers_ends_as_unknown(queue):
     assert reread(fresh).state == JobState.CANCELLING
 
 
-def test_the_attempt_that_expired_cannot_complete_any_more(queue):  # C3.7
+def test_the_attempt_that_expired_cannot_complete_any_more(queue):  # I7
     sent(queue)
     (job,) = services.fetch(queue.name)
     rewrite(job, expire_at=ago(seconds=1))

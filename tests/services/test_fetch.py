@@ -94,7 +94,7 @@ def test_every_kind_of_waiting_job_is_fetched(any_queue, state):  # R013 R016
     (claimed,) = services.fetch(any_queue.name)
 
     assert (claimed, claimed.attempt) == (job, job.attempt + 1)
-    assert reread(job).started_at == (job.started_at or claimed.started_at)  # C3.5: written once
+    assert reread(job).started_at == (job.started_at or claimed.started_at)  # I5: written once
 
 
 def test_a_delayed_job_is_fetched_when_its_time_has_come(any_queue):  # R322 R340 R341 R351
@@ -189,7 +189,7 @@ def test_a_worker_does_not_wait_for_a_job_that_another_has_locked(queue, race): 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_claim_that_is_rolled_back_never_was(any_queue):  # R318 R381 C3.2
+def test_a_claim_that_is_rolled_back_never_was(any_queue):  # R318 R381 I2
     job = sent(any_queue, singleton_key="a")
 
     with pytest.raises(RuntimeError), transaction.atomic():

@@ -89,7 +89,7 @@ def test_a_batch_is_completed_with_a_job_whose_cancellation_was_asked_for(queue)
     assert {reread(job).state for job in jobs} == {JobState.COMPLETED}
 
 
-def test_an_old_claim_completes_nothing_wherever_its_row_is(queue):  # C3.7
+def test_an_old_claim_completes_nothing_wherever_its_row_is(queue):  # I7
     sent(queue)
     (old,) = services.fetch(queue.name)
     services.give_back(old, "not now")

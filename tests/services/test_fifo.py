@@ -1,4 +1,4 @@
-"""Strict order per key: the tests that R031 asks for."""
+"""Strict order per key (R031)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_key_stays_blocked_when_the_retries_are_used_up(fifo_queue):  # R004 R
     assert reread(second).state == JobState.CREATED
 
 
-def test_a_blocked_key_does_not_starve_others(fifo_queue):  # R028 C3.3
+def test_a_blocked_key_does_not_starve_others(fifo_queue):  # R028 I3
     JobFactory(queue=fifo_queue, singleton_key="a", state=JobState.FAILED)
     for _ in range(300):
         JobFactory(queue=fifo_queue, singleton_key="a", priority=5)
@@ -137,7 +137,7 @@ def test_a_batch_is_in_the_order_of_its_items(fifo_queue):  # R085
 
 
 @pytest.mark.django_db(transaction=True)
-def test_racing_workers_never_run_two_jobs_of_a_key(fifo_queue, race):  # R001 R002 R010 R379 C3.1
+def test_racing_workers_never_run_two_jobs_of_a_key(fifo_queue, race):  # R001 R002 R010 R379 I1
     for key in ("a", "b"):
         for number in range(10):
             sent(fifo_queue, number, singleton_key=key)

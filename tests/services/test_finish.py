@@ -19,7 +19,7 @@ from .lives import check_lawful, claimed, holds, in_the_past, job_in, now, refus
 COMPLETABLE = [JobState.ACTIVE, JobState.CANCELLING, JobState.UNKNOWN_RETRY, JobState.UNKNOWN_STOPPED]
 
 
-def test_completing_stores_the_output_and_the_time(queue):  # R157 R159 R167 R238 R242 C3.4
+def test_completing_stores_the_output_and_the_time(queue):  # R157 R159 R167 R238 R242 I4
     job = claimed(queue)
 
     services.complete(job, {"sum": 3})
@@ -55,7 +55,7 @@ def test_a_late_success_renews_the_final_time(queue):  # R157 R245
     assert timezone.now() - found < timedelta(minutes=1)
 
 
-def test_complete_keeps_who_had_it_and_since_when(queue):  # R162 R163 R239 C3.5
+def test_complete_keeps_who_had_it_and_since_when(queue):  # R162 R163 R239 I5
     job = claimed(queue, worker="ann")
 
     services.complete(job)
@@ -100,7 +100,7 @@ def test_failing_waits_for_the_next_attempt(queue):  # R158 R160 R161 R168 R249 
     check_lawful(job)
 
 
-def test_failing_records_when_the_attempt_ended_and_not_that_the_job_did(queue):  # R251 B16 C3.4
+def test_failing_records_when_the_attempt_ended_and_not_that_the_job_did(queue):  # R251 B16 I4
     job = claimed(queue)
 
     services.fail(job, "boom")
@@ -111,7 +111,7 @@ def test_failing_records_when_the_attempt_ended_and_not_that_the_job_did(queue):
     assert stored.finalized_at is None
 
 
-def test_failing_keeps_who_had_it_and_frees_capacity(queue):  # R162 R163 R252 C3.5
+def test_failing_keeps_who_had_it_and_frees_capacity(queue):  # R162 R163 R252 I5
     job = claimed(queue, worker="ann")
 
     services.fail(job, "boom")
@@ -149,7 +149,7 @@ def test_a_failure_needs_a_message(queue, error):  # R248 R315
     assert caught.value.option == "error"
 
 
-def test_a_job_fails_for_good_when_its_retries_are_used_up(queue):  # B9 C3.4 C3.6
+def test_a_job_fails_for_good_when_its_retries_are_used_up(queue):  # B9 I4 I6
     job = claimed(queue, retry_limit=1)
     services.fail(job, "first")
     (again,) = services.fetch(queue.name)
@@ -170,7 +170,7 @@ def test_without_a_limit_a_job_never_fails_for_good(queue):  # B9
     assert now(job).retry_count == 20
 
 
-def test_the_first_start_is_kept_and_the_assignment_is_renewed(queue):  # R156 R163 C3.5
+def test_the_first_start_is_kept_and_the_assignment_is_renewed(queue):  # R156 R163 I5
     job = claimed(queue, worker="ann")
     services.fail(job, "boom")
     in_the_past(job, "started_at", "assigned_at")
@@ -222,7 +222,7 @@ FENCED: dict[str, Callable[[Job], object]] = {
 
 @pytest.mark.parametrize("verb", FENCED)
 @pytest.mark.parametrize("policy", ("queue", "fifo_queue"))
-def test_an_outdated_claim_changes_nothing(policy, verb, request):  # B27 C3.7
+def test_an_outdated_claim_changes_nothing(policy, verb, request):  # B27 I7
     queue = request.getfixturevalue(policy)
     old = claimed(queue)
     services.give_back(old, "drained")
@@ -257,7 +257,7 @@ def test_a_claim_whose_lease_ran_out_is_lost(queue, verb):  # B27 B33
         FENCED[verb](job)
 
 
-def test_a_batch_lists_the_claims_that_were_lost(queue):  # B27 C3.7
+def test_a_batch_lists_the_claims_that_were_lost(queue):  # B27 I7
     old = claimed(queue)
     services.give_back(old, "drained")
     services.fetch(queue.name)

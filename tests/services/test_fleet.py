@@ -31,7 +31,7 @@ def claimed_by(queue, *, silent: float, **timings: float) -> Job:
         (20, {"unlocked_seconds": 15.0, "has_session_lock": True}, "unknown_retry"),
     ),
 )
-def test_a_worker_is_lost_by_its_own_timings(queue, silent, timings, state):  # faults 85
+def test_a_worker_is_lost_by_its_own_timings(queue, silent, timings, state):  # F85
     job = claimed_by(queue, silent=silent, **timings)
 
     services.recover_lost()
@@ -40,7 +40,7 @@ def test_a_worker_is_lost_by_its_own_timings(queue, silent, timings, state):  # 
 
 
 @pytest.mark.parametrize(("grace", "state"), ((100.0, "active"), (5.0, "retry"), (None, "active")))
-def test_an_overdue_job_is_given_the_grace_of_its_own_worker(queue, grace, state):  # faults 85
+def test_an_overdue_job_is_given_the_grace_of_its_own_worker(queue, grace, state):  # F85
     job = claimed_by(queue, silent=1, stop_grace_seconds=grace)
     Job.objects.update(expire_at=ago(seconds=20))
 
@@ -58,7 +58,7 @@ def test_an_overdue_job_is_given_the_grace_of_its_own_worker(queue, grace, state
         (500, -60, "unknown_stopped"),  # gone
     ),
 )
-def test_a_cancellation_ends_as_unknown_only_when_its_handler_cannot_run_any_more(  # faults 77
+def test_a_cancellation_ends_as_unknown_only_when_its_handler_cannot_run_any_more(  # F77
     queue, silent, overdue, state
 ):
     job = claimed_by(queue, silent=silent, lost_seconds=27.0, stop_grace_seconds=30.0)
@@ -70,7 +70,7 @@ def test_a_cancellation_ends_as_unknown_only_when_its_handler_cannot_run_any_mor
     assert now(job).state == state
 
 
-def test_a_cancellation_of_a_claim_without_a_worker_ends_after_its_grace(queue):  # C2
+def test_a_cancellation_of_a_claim_without_a_worker_ends_after_its_grace(queue):  # B12 R278
     sent(queue)
     (job,) = services.fetch(queue.name)
     services.cancel([job.pk])
@@ -83,7 +83,7 @@ def test_a_cancellation_of_a_claim_without_a_worker_ends_after_its_grace(queue):
     assert now(job).state == "unknown_stopped"
 
 
-def test_a_living_housekeeping_process_keeps_jobs_whose_heartbeats_it_could_not_send(queue):  # faults 86
+def test_a_living_housekeeping_process_keeps_jobs_whose_heartbeats_it_could_not_send(queue):  # F86
     job = claimed_by(queue, silent=1, lost_seconds=27.0)
     Job.objects.update(heartbeat_seconds=10, heartbeat_at=ago(seconds=60))
 

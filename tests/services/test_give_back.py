@@ -59,7 +59,7 @@ def test_a_job_that_went_back_still_blocks_its_key(fifo_queue, delay):  # B34
     assert services.fetch(fifo_queue.name, 10) == ([] if delay else [job])
 
 
-def test_going_back_costs_no_retry_however_often(queue):  # B34 C3.6
+def test_going_back_costs_no_retry_however_often(queue):  # B34 I6
     job = claimed(queue, retry_limit=0)
     for _ in range(5):
         services.give_back(job, "drained")

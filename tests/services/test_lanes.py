@@ -215,7 +215,7 @@ EXITS: dict[str, tuple[JobState, Callable[[Job], object]]] = {
 @pytest.mark.parametrize("exit", list(EXITS))
 def test_whatever_ends_the_job_in_front_the_next_one_goes(
     fifo_queue, exit, django_capture_on_commit_callbacks
-):  # R014 C3.2
+):  # R014 I2
     state, end = EXITS[exit]
     front = JobFactory(queue=fifo_queue, state=state, singleton_key="a")
     waiting = JobFactory(queue=fifo_queue, singleton_key="a", hold=Hold.LANE)

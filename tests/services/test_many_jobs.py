@@ -93,7 +93,7 @@ def test_a_stopped_operation_rests_until_it_is_resumed(queue, bits):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_who_advance_it_take_turns_and_do_nothing_twice(queue, bits, race):  # fault 70
+def test_two_who_advance_it_take_turns_and_do_nothing_twice(queue, bits, race):  # F70
     failed(queue, 20)
     operation = begun("retry", selection={})
 

@@ -265,7 +265,7 @@ def test_a_send_works_in_a_transaction_that_is_managed_by_hand(queue):  # R191
 
 
 @pytest.mark.parametrize("name", ("fifo_queue", "singleton_queue"))
-def test_a_release_that_stays_pending_wakes_no_worker(request, heard, name):  # row 78: else idle workers would not rest
+def test_a_release_that_stays_pending_wakes_no_worker(request, heard, name):  # F78: else idle workers would not rest
     queue = request.getfixturevalue(name)
     services.send(queue.name, singleton_key="a")
     [job] = services.fetch(queue.name)

@@ -22,7 +22,7 @@ SKIPPABLE = sorted(DEAD | {JobState.RETRY, JobState.UNKNOWN_RETRY})
 
 
 @pytest.mark.parametrize("state", sorted(DEAD))
-def test_a_dead_job_gets_another_attempt_at_once(queue, state):  # R174 B5 B9 B10 C3.4 C3.6
+def test_a_dead_job_gets_another_attempt_at_once(queue, state):  # R174 B5 B9 B10 I4 I6
     job = job_in(state, queue, retry_delay=3600)
     before = now(job)
 
@@ -36,7 +36,7 @@ def test_a_dead_job_gets_another_attempt_at_once(queue, state):  # R174 B5 B9 B1
     assert services.fetch(queue.name) == [job]
 
 
-def test_a_retried_job_may_fail_once_more(queue):  # B9 C3.6
+def test_a_retried_job_may_fail_once_more(queue):  # B9 I6
     job = job_in(JobState.EXPIRED, queue)
     services.retry(job.pk)
     (again,) = services.fetch(queue.name)
@@ -76,7 +76,7 @@ def test_many_are_retried_and_what_cannot_be_is_told(queue):  # B31
     assert (len(outcome), bool(outcome)) == (1, True)
 
 
-def test_a_dead_job_whose_place_is_taken_stays_dead(queue):  # B31 C3.10
+def test_a_dead_job_whose_place_is_taken_stays_dead(queue):  # B31 I10
     dead, free = job_in(JobState.FAILED, queue, singleton_key="k"), job_in(JobState.FAILED, queue)
     holder = sent(queue, singleton_key="k")
 
@@ -108,7 +108,7 @@ def test_operators_may_give_a_queryset_even_a_sliced_one(queue):
 
 
 @pytest.mark.parametrize("state", SKIPPABLE)
-def test_skip_ends_a_job_with_its_reason_and_keeps_its_error(queue, state):  # R157 C3.4
+def test_skip_ends_a_job_with_its_reason_and_keeps_its_error(queue, state):  # R157 I4
     job = job_in(state, queue)
     error = now(job).error
     assert error
@@ -285,7 +285,7 @@ def test_touch_renews_the_sign_of_life_and_tells_the_state(queue):
 
 
 @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.ACTIVE, JobState.CANCELLING}))
-def test_touching_a_job_that_is_not_held_is_a_lost_claim(queue, state):  # C3.7
+def test_touching_a_job_that_is_not_held_is_a_lost_claim(queue, state):  # I7
     job = job_in(state, queue)
 
     with refused(ClaimLost):

@@ -42,7 +42,7 @@ def check_one_job_per_slot() -> None:
 
 
 @pytest.mark.parametrize("schedulers", (3, 5))
-def test_schedulers_at_once_send_one_job_per_slot(queue, race, schedulers):  # R369 G9 fault 47
+def test_schedulers_at_once_send_one_job_per_slot(queue, race, schedulers):  # R369 G9 F47
     expected = {}
     for n, catch_up in enumerate(("none", "last", "all", "last", "all")):
         _, slots = missed(f"s{n}", "work", 50, 35, 20, catch_up=catch_up)
@@ -105,7 +105,7 @@ def test_schedulers_after_a_year_with_two_clock_changes_in_each_zone(queue, race
     check_one_job_per_slot()
 
 
-def test_a_scheduler_passes_by_what_another_handles(queue, race):  # fault 47
+def test_a_scheduler_passes_by_what_another_handles(queue, race):  # F47
     due("held", "work")
     due("free", "work")
     with transaction.atomic():
@@ -253,7 +253,7 @@ def gate(transactional_db: None) -> Iterator[None]:
 
 
 @pytest.mark.faults
-def test_a_scheduler_killed_at_the_tick_leaves_it_to_the_four_others(queue, gate):  # G9 fault 47
+def test_a_scheduler_killed_at_the_tick_leaves_it_to_the_four_others(queue, gate):  # G9 F47
     _, slots = missed("nightly", "work", 50, 35, 20, catch_up="all")
 
     with scheduler_processes(5) as (leader, *rest):
@@ -281,7 +281,7 @@ def test_a_scheduler_killed_at_the_tick_leaves_it_to_the_four_others(queue, gate
 
 
 @pytest.mark.faults
-def test_processes_killed_at_random_lose_and_double_no_slot(queue):  # G9 fault 47
+def test_processes_killed_at_random_lose_and_double_no_slot(queue):  # G9 F47
     names = [f"s{n}" for n in range(30)]
     slots = {name: missed(name, "work", 50, 35, 20, catch_up="all")[1] for name in names}
 

@@ -120,7 +120,7 @@ def test_a_send_is_part_of_the_callers_transaction(queue):  # R191
     assert not Job.objects.exists()
 
 
-def test_a_refused_send_leaves_the_callers_other_work(queue):  # R191 C3.10
+def test_a_refused_send_leaves_the_callers_other_work(queue):  # R191 I10
     with transaction.atomic():
         kept = sent(queue)
         with pytest.raises(InvalidData):
@@ -209,7 +209,7 @@ def test_a_failed_job_goes_before_what_is_sent_after_its_failure(queue):  # B6
     assert services.fetch(queue.name, 2) == [failing, late]
 
 
-def test_nothing_is_written_by_a_refusal_of_the_policy(exclusive_queue):  # B32 C3.10
+def test_nothing_is_written_by_a_refusal_of_the_policy(exclusive_queue):  # B32 I10
     sent(exclusive_queue)
     before = snapshot()
 

@@ -32,7 +32,7 @@ def test_each_count_holds_its_states(queue, one_in_each_state):  # R178 R179 R18
 
 
 @pytest.mark.parametrize("state", list(JobState))
-def test_the_counts_add_up_to_the_total(queue, state):  # R178 C3.8
+def test_the_counts_add_up_to_the_total(queue, state):  # R178 I8
     for _ in range(2):
         job_in(state, queue)
     sent(queue)

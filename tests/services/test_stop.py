@@ -15,7 +15,7 @@ STOPPABLE = [JobState.ACTIVE, JobState.CANCELLING, JobState.UNKNOWN_RETRY]
 
 
 @pytest.mark.parametrize("state", STOPPABLE)
-def test_stop_ends_a_started_job(queue, state):  # R157 R169 R257 R258 B13 C3.4
+def test_stop_ends_a_started_job(queue, state):  # R157 R169 R257 R258 B13 I4
     job = job_in(state, queue)
 
     services.stop(job.pk, "enough")
@@ -34,7 +34,7 @@ def test_a_stop_may_be_without_a_message(queue):  # R256
     assert (now(job).state, now(job).error) == ("stopped", "")
 
 
-def test_stop_keeps_who_had_it_and_frees_capacity(queue):  # R162 R163 R257 C3.5
+def test_stop_keeps_who_had_it_and_frees_capacity(queue):  # R162 R163 R257 I5
     job = claimed(queue, worker="ann")
 
     services.stop(job)
@@ -71,7 +71,7 @@ def test_stop_with_retry_counts_one(queue):  # R161 R260 R261
     check_lawful(job)
 
 
-def test_stop_with_retry_keeps_who_had_it_and_frees_capacity(queue):  # R262 C3.5
+def test_stop_with_retry_keeps_who_had_it_and_frees_capacity(queue):  # R262 I5
     job = job_in(JobState.CANCELLING, queue, worker="ann")
 
     services.stop(job, count_retry=True)
@@ -81,7 +81,7 @@ def test_stop_with_retry_keeps_who_had_it_and_frees_capacity(queue):  # R262 C3.
 
 
 @pytest.mark.parametrize(("limit", "raised"), ((0, 1), (3, 3), (None, None)))
-def test_stop_with_retry_at_the_limit_raises_the_limit(queue, limit, raised):  # B37 R261 C3.6
+def test_stop_with_retry_at_the_limit_raises_the_limit(queue, limit, raised):  # B37 R261 I6
     job = job_in(JobState.CANCELLING, queue, retry_limit=limit)
 
     services.stop(job, count_retry=True)
@@ -101,7 +101,7 @@ def test_stop_with_retry_is_only_for_what_is_being_cancelled(queue, state):  # R
 
 
 @pytest.mark.parametrize("state", STOPPABLE)
-def test_an_unknown_outcome_ends_a_job(queue, state):  # R157 R173 R263 R265 B17 C3.4
+def test_an_unknown_outcome_ends_a_job(queue, state):  # R157 R173 R263 R265 B17 I4
     job = job_in(state, queue)
 
     services.mark_unknown_stopped(job.pk, "who knows")
@@ -113,7 +113,7 @@ def test_an_unknown_outcome_ends_a_job(queue, state):  # R157 R173 R263 R265 B17
     assert services.fetch(queue.name, 10) == []
 
 
-def test_an_unknown_outcome_keeps_who_had_it_and_frees_capacity(queue):  # R264 C3.5
+def test_an_unknown_outcome_keeps_who_had_it_and_frees_capacity(queue):  # R264 I5
     job = claimed(queue, worker="ann")
 
     services.mark_unknown_stopped(job)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize(("state", "wanted"), tuple(product(sorted(JobState), sorted(JobState))))
-def test_a_transition_happens_exactly_if_the_table_lists_it(queue, state, wanted):  # C2
+def test_a_transition_happens_exactly_if_the_table_lists_it(queue, state, wanted):  # R267 R312
     job = job_in(state, queue)
 
     def moved() -> None:
@@ -32,7 +32,7 @@ def test_a_transition_happens_exactly_if_the_table_lists_it(queue, state, wanted
         assert now(job).state == state
 
 
-def test_a_late_report_of_an_expiry_ends_a_job_whose_worker_was_thought_lost(queue):  # C2
+def test_a_late_report_of_an_expiry_ends_a_job_whose_worker_was_thought_lost(queue):  # B10
     services.send(queue.name, retry_limit=0)
     (job,) = services.fetch(queue.name, worker="w")
     services.mark_worker_unresponsive("w")

@@ -25,7 +25,7 @@ def test_a_worker_has_a_name(db, worker):  # R284 R315
 
 
 @pytest.mark.parametrize("how", TAKE_BACK)
-def test_running_jobs_go_back_without_a_charge(queue, how):  # R171 R285 R299 B11 C3.4
+def test_running_jobs_go_back_without_a_charge(queue, how):  # R171 R285 R299 B11 I4
     job = claimed(queue, worker="ann")
 
     assert TAKE_BACK[how]() == {queue.name: 1}
@@ -37,7 +37,7 @@ def test_running_jobs_go_back_without_a_charge(queue, how):  # R171 R285 R299 B1
 
 
 @pytest.mark.parametrize("how", TAKE_BACK)
-def test_jobs_being_cancelled_end_as_unknown(queue, how):  # R173 R286 R300 C3.4
+def test_jobs_being_cancelled_end_as_unknown(queue, how):  # R173 R286 R300 I4
     job = job_in(JobState.CANCELLING, queue, worker="ann")
 
     assert TAKE_BACK[how]() == {queue.name: 1}
@@ -48,7 +48,7 @@ def test_jobs_being_cancelled_end_as_unknown(queue, how):  # R173 R286 R300 C3.4
 
 
 @pytest.mark.parametrize("how", TAKE_BACK)
-def test_who_had_a_job_is_kept_and_capacity_freed(queue, how):  # R162 R163 R287 R288 R301 C3.5
+def test_who_had_a_job_is_kept_and_capacity_freed(queue, how):  # R162 R163 R287 R288 R301 I5
     jobs = [claimed(queue, worker="ann"), job_in(JobState.CANCELLING, queue, worker="ann")]
 
     TAKE_BACK[how]()

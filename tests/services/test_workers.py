@@ -99,7 +99,7 @@ def test_of_a_dead_process_only_what_ran_is_charged(queue):  # G8 B11
     assert worker.stopped_at is not None
 
 
-def test_progress_is_written_only_for_a_claim_that_stands(queue):  # C3.7
+def test_progress_is_written_only_for_a_claim_that_stands(queue):  # I7
     worker = registered("w")
     mine, lost = claimed_by(worker, queue, 2)
     services.give_back(lost, "not now")
@@ -129,7 +129,7 @@ def test_a_lost_lock_counts_only_once_it_is_silent(queue, settings):  # G4
 
 
 @pytest.mark.django_db
-def test_a_promotion_is_first_seen_by_one_worker_and_then_known_to_all():  # faults 73
+def test_a_promotion_is_first_seen_by_one_worker_and_then_known_to_all():  # F73
     assert workers.seconds_on_timeline(using="default") == float("inf")  # the first one ever seen is no promotion
     assert workers.seconds_on_timeline(using="default") == float("inf")
 

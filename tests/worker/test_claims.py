@@ -49,7 +49,7 @@ class Log:
 
 
 @pytest.mark.parametrize("is_reconnected", (False, True), ids=("compared", "reconnected"))
-def test_a_job_is_returned_only_after_the_handler_of_its_lost_successor_has_ended(  # faults 73 design 4
+def test_a_job_is_returned_only_after_the_handler_of_its_lost_successor_has_ended(  # F73
     fifo_queue, run, gate, is_reconnected
 ):
     log = Log()
@@ -87,7 +87,7 @@ def test_a_job_is_returned_only_after_the_handler_of_its_lost_successor_has_ende
     assert reread(two).retry_count == 0
 
 
-def test_a_handler_without_a_context_is_interrupted_when_its_claim_is_lost(queue, run, gate):  # row 6
+def test_a_handler_without_a_context_is_interrupted_when_its_claim_is_lost(queue, run, gate):  # F6
     begun: list[int] = []
 
     @job(queue=queue.name)
@@ -132,7 +132,7 @@ def suspects(queue, monkeypatch):
     held.set()
 
 
-def test_a_job_that_waits_long_to_run_alone_goes_back_uncharged(suspects, queue, run):  # faults 76
+def test_a_job_that_waits_long_to_run_alone_goes_back_uncharged(suspects, queue, run):  # F76
     (one, two), runs, held = suspects
     run(queue.name, concurrency=2)
 
@@ -144,7 +144,7 @@ def test_a_job_that_waits_long_to_run_alone_goes_back_uncharged(suspects, queue,
     assert runs == [1, 2]
 
 
-def test_a_job_that_was_finished_while_it_waited_to_run_alone_is_not_begun(  # faults 76
+def test_a_job_that_was_finished_while_it_waited_to_run_alone_is_not_begun(  # F76
     suspects, queue, run, monkeypatch
 ):
     monkeypatch.setattr(dispatch, "SUSPECT_SECONDS", 60.0)
@@ -162,7 +162,7 @@ def test_a_job_that_was_finished_while_it_waited_to_run_alone_is_not_begun(  # f
     assert reread(two).output == "elsewhere"
 
 
-def test_a_job_begins_alone_with_its_whole_time_in_the_database_too(suspects, queue, run, monkeypatch):  # faults 76
+def test_a_job_begins_alone_with_its_whole_time_in_the_database_too(suspects, queue, run, monkeypatch):  # F76
     monkeypatch.setattr(dispatch, "SUSPECT_SECONDS", 60.0)
     (one, two), runs, held = suspects
     run(queue.name, concurrency=2)
@@ -179,7 +179,7 @@ def test_a_job_begins_alone_with_its_whole_time_in_the_database_too(suspects, qu
     ends(one)
 
 
-def test_a_job_that_begins_late_has_its_whole_time(queue, run):  # design 4
+def test_a_job_that_begins_late_has_its_whole_time(queue, run):  # F76
     first = threading.Event()
 
     @job(queue=queue.name)
@@ -203,7 +203,7 @@ def test_a_job_that_begins_late_has_its_whole_time(queue, run):  # design 4
     assert [(one.attempt, one.retry_count) for one in done] == [(1, 0), (1, 0)]
 
 
-def test_jobs_claimed_ahead_that_waited_are_verified_before_they_begin(queue, transactional_db):  # faults 76
+def test_jobs_claimed_ahead_that_waited_are_verified_before_they_begin(queue, transactional_db):  # F76
     """While a suspect runs alone nothing else begins, however long it takes."""
 
     @job(queue=queue.name)

@@ -200,7 +200,7 @@ def test_an_async_handler_is_cancelled(queue, run, gate):  # B12
     assert (cleaned, now.attempt) == (["up"], 1)
 
 
-def test_a_handler_whose_claim_was_lost_is_told_as_if_cancelled(queue, run, gate):  # row 6
+def test_a_handler_whose_claim_was_lost_is_told_as_if_cancelled(queue, run, gate):  # F6
     @job(queue=queue.name, takes_context=True)
     def patient(context: JobContext) -> None:
         if context.attempt == 1:

@@ -55,7 +55,7 @@ def test_an_async_handler_returns_its_output_too(queue, run):  # R386
 
 
 @pytest.mark.parametrize("output", ({1, 2}, type, float("nan"), "\x00", {"a": {1: b"x"}}), ids=ascii)
-def test_an_output_that_json_cannot_hold_is_cleaned_and_the_job_completes(queue, run, output):  # row 51
+def test_an_output_that_json_cannot_hold_is_cleaned_and_the_job_completes(queue, run, output):  # F51
     @job(queue=queue.name)
     def give() -> Any:
         return output
@@ -203,7 +203,7 @@ def test_rules_say_what_is_worth_another_attempt(queue, run):
         assert abs((now.start_after - timezone.now()).total_seconds() - seconds) < 60
 
 
-def test_a_job_without_a_handler_is_quarantined_with_a_text(queue, run):  # row 57
+def test_a_job_without_a_handler_is_quarantined_with_a_text(queue, run):  # F57
     job(queue=queue.name, name="send_invoice")(lambda: None)
     run(queue.name)
 
@@ -214,7 +214,7 @@ def test_a_job_without_a_handler_is_quarantined_with_a_text(queue, run):  # row 
     assert done.attempt == 1
 
 
-def test_a_changed_signature_is_a_readable_failure(queue, run):  # row 58
+def test_a_changed_signature_is_a_readable_failure(queue, run):  # F58
     @job(queue=queue.name, name="remind", retry_limit=1)
     def remind(user_id: int, channel: str) -> None: ...
 
@@ -263,7 +263,7 @@ def test_what_an_atomic_handler_did_before_it_failed_is_undone(queue, run):  # B
     assert not Group.objects.exists()
 
 
-def test_an_atomic_handler_that_lost_its_claim_has_done_nothing(queue, run, gate):  # row 6 G3
+def test_an_atomic_handler_that_lost_its_claim_has_done_nothing(queue, run, gate):  # F6 G3
     @job(queue=queue.name, atomic=True)
     def make() -> None:
         Group.objects.create(name=f"{Group.objects.count()}")

@@ -81,7 +81,7 @@ def test_without_notifications_a_worker_polls(queue, run):  # R388 G13
         assert time.monotonic() - began < 5
 
 
-def test_a_notification_wakes_a_worker_long_before_it_polls(queue, run):  # design 6
+def test_a_notification_wakes_a_worker_long_before_it_polls(queue, run):  # R235
     @job(queue=queue.name)
     def quick() -> None: ...
 
