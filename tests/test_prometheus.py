@@ -243,7 +243,7 @@ def test_a_part_that_takes_too_long_is_left_out_and_told(queue, monkeypatch, cap
 
     assert found["jobqueue_scrape_errors", frozenset()] == 1
     assert found["jobqueue_jobs", frozenset({("queue", queue.name), ("state", "created")})] == 0
-    assert "a part of the metrics is missing" in caplog.text
+    assert "metrics are incomplete" in caplog.text
 
 
 def test_the_limit_of_a_statement_does_not_outlast_the_scrape(queue):

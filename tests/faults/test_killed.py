@@ -1,4 +1,4 @@
-"""Processes that are killed or frozen: rows 1 to 6 of the table of processes."""
+"""Processes that are killed or frozen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kill(history, pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_job_whose_child_is_killed_runs_elsewhere_within_two_seconds(start, history, gates):  # row 1 G4
+def test_a_job_whose_child_is_killed_runs_elsewhere_within_two_seconds(start, history, gates):  # F1 G4
     worker = start()
     job = send("work", {"gate": "go"})
     runs(history, job)
@@ -53,7 +53,7 @@ def test_a_job_whose_child_is_killed_runs_elsewhere_within_two_seconds(start, hi
     assert gone.exit_text == "died (signal 9)"
 
 
-def test_only_the_job_that_ran_is_charged_and_what_was_merely_claimed_goes_back(start, history, gates):  # row 2 G3
+def test_only_the_job_that_ran_is_charged_and_what_was_merely_claimed_goes_back(start, history, gates):  # F2 G3
     start("--concurrency", "1")
     for job in [send("noop") for _ in range(30)]:
         ends(job, JobState.COMPLETED)  # now it knows that handlers are quick, and claims ahead
@@ -77,7 +77,7 @@ def effects(history: History) -> list[Any]:
     return [line for line in history.lines() if line["event"] == "effect"]
 
 
-def test_an_atomic_handler_shows_one_effect_however_often_it_is_killed(start, history, gates):  # row 3 B29
+def test_an_atomic_handler_shows_one_effect_however_often_it_is_killed(start, history, gates):  # F3 B29
     start()
     job = send("atomic-work", {"gate": "go"})
     for times in (1, 2):
@@ -90,7 +90,7 @@ def test_an_atomic_handler_shows_one_effect_however_often_it_is_killed(start, hi
     assert [group.name for group in Group.objects.all()] == [f"{job.pk} {done.attempt}"]
 
 
-def test_a_handler_that_ended_unrecorded_runs_again_uncharged(start, history, gates):  # row 3
+def test_a_handler_that_ended_unrecorded_runs_again_uncharged(start, history, gates):  # F3
     start()
     job = send("work", {"gate": "go"})
     runs(history, job)
@@ -113,7 +113,7 @@ def nobody_waits() -> bool:
         return cursor.fetchone() is None
 
 
-def test_when_all_of_a_worker_is_killed_another_takes_over(start, history, gates):  # row 4 G4
+def test_when_all_of_a_worker_is_killed_another_takes_over(start, history, gates):  # F4 G4
     first = start()
     job = send("work", {"gate": "go"})
     lane = [send("lane-work", {"gate": "go"}, queue=LANES) for _ in range(3)]
@@ -135,7 +135,7 @@ def test_when_all_of_a_worker_is_killed_another_takes_over(start, history, gates
     assert Worker.objects.filter(stopped_at=None).count() == 1
 
 
-def test_children_end_with_their_supervisor(start, history, gates):  # row 4
+def test_children_end_with_their_supervisor(start, history, gates):  # F4
     worker = start(processes=2)
     family = children_of(worker.pid)
     job = send("swallow", expire_in_seconds=60)
@@ -148,7 +148,7 @@ def test_children_end_with_their_supervisor(start, history, gates):  # row 4
     until(lambda: not any(map(is_alive, family)), "children and keeper are gone", 2)
 
 
-def test_a_keeper_that_is_killed_is_replaced_and_nothing_is_lost(start, history, gates):  # row 1
+def test_a_keeper_that_is_killed_is_replaced_and_nothing_is_lost(start, history, gates):  # F1
     worker = start()
     job = send("work", {"gate": "go"})
     runs(history, job)
@@ -176,7 +176,7 @@ def session_locks() -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_a_keeper_that_hangs_is_replaced(start, history, gates):  # row 8
+def test_a_keeper_that_hangs_is_replaced(start, history, gates):  # F8
     worker = start()
     before = worker.keeper()
 
@@ -186,7 +186,7 @@ def test_a_keeper_that_hangs_is_replaced(start, history, gates):  # row 8
     ends(send("work"), JobState.COMPLETED, 10)
 
 
-def test_a_frozen_worker_loses_its_job_and_its_work_is_rolled_back(start, history, gates):  # row 6 G3
+def test_a_frozen_worker_loses_its_job_and_its_work_is_rolled_back(start, history, gates):  # F6 G3
     zombie = start()
     job = send("atomic-work", {"gate": "go"})
     until(lambda: effects(history), "the effect")
@@ -205,7 +205,7 @@ def test_a_frozen_worker_loses_its_job_and_its_work_is_rolled_back(start, histor
     assert reread(job).attempt == done.attempt == 2
 
 
-def test_the_result_of_a_frozen_child_is_refused(start, history, gates):  # row 6 G3
+def test_the_result_of_a_frozen_child_is_refused(start, history, gates):  # F6 G3
     """Its keeper and supervisor are frozen longer, so that it comes to its end and tries to write."""
     zombie = start()
     job = send("work", {"gate": "go"})
@@ -219,13 +219,13 @@ def test_the_result_of_a_frozen_child_is_refused(start, history, gates):  # row 
     done = ends(job, JobState.COMPLETED)
     os.kill(pid, signal.SIGCONT)
 
-    until(lambda: zombie.says("a claim was lost"), "the zombie is told")
+    until(lambda: zombie.says("claim lost"), "the zombie is told")
     now = reread(job)
     assert (now.state, now.attempt, now.finalized_at) == (JobState.COMPLETED, 2, done.finalized_at)
     zombie.kill_all(signal.SIGCONT)
 
 
-def test_a_child_that_is_frozen_alone_is_replaced_and_its_job_not_charged(start, history, gates):  # row 6
+def test_a_child_that_is_frozen_alone_is_replaced_and_its_job_not_charged(start, history, gates):  # F6
     worker = start()
     job = send("work", {"gate": "go"})
     runs(history, job)

@@ -1,4 +1,4 @@
-"""Handlers that never return, take down their process, fork, or leave a mess: rows 7 to 16 of the table."""
+"""Handlers that never return, take down their process, fork, or leave a mess."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def output_of(job: Job) -> Any:
 # ------------------------------------------------------------------------------------------------------ never return
 
 
-def test_a_loop_without_end_is_stopped_softly_and_its_neighbours_go_on(start, history, gates):  # row 7
+def test_a_loop_without_end_is_stopped_softly_and_its_neighbours_go_on(start, history, gates):  # F7
     worker = start("--concurrency", "2")
     before = worker.children()
     beside = send("work", {"gate": "go"})
@@ -53,7 +53,7 @@ def test_a_loop_without_end_is_stopped_softly_and_its_neighbours_go_on(start, hi
     ends(send("work"), JobState.COMPLETED)
 
 
-def test_a_handler_that_expires_with_retries_left_runs_again(start, history):  # row 7 B10
+def test_a_handler_that_expires_with_retries_left_runs_again(start, history):  # F7 B10
     start("--concurrency", "1")
     job = send("spin", retry_limit=1, expire_in_seconds=1)
 
@@ -63,7 +63,7 @@ def test_a_handler_that_expires_with_retries_left_runs_again(start, history):  #
 
 
 @pytest.mark.parametrize("name", ("swallow", "hold-gil", "regex-bomb", "async-block"))
-def test_a_handler_that_cannot_be_stopped_loses_its_process(start, history, gates, name):  # row 7 row 8
+def test_a_handler_that_cannot_be_stopped_loses_its_process(start, history, gates, name):  # F7 F8
     worker = start("--concurrency", "2")
     before = worker.children()
     beside = send("work", {"gate": "go"})
@@ -81,7 +81,7 @@ def test_a_handler_that_cannot_be_stopped_loses_its_process(start, history, gate
     assert (innocent.attempt, innocent.retry_count, innocent.crashes) == (2, 0, 0)
 
 
-def test_a_worker_whose_handler_holds_the_lock_is_not_given_up(start, history):  # row 8
+def test_a_worker_whose_handler_holds_the_lock_is_not_given_up(start, history):  # F8
     """Its keeper beats, so nobody else takes the job before its time is used up."""
     start()
     start()
@@ -92,7 +92,7 @@ def test_a_worker_whose_handler_holds_the_lock_is_not_given_up(start, history): 
     assert (history.begun(job), done.attempt) == (1, 1)
 
 
-def test_the_process_of_a_handler_is_gone_before_the_next_attempt_begins(start, history):  # fault 81
+def test_the_process_of_a_handler_is_gone_before_the_next_attempt_begins(start, history):  # F81
     """With the shortest grace that the check allows: other workers look for expired jobs all the time."""
     edge = {"EXPIRE_GRACE_SECONDS": 1.0, "STOP_GRACE_SECONDS": ceil(1.0 + EXPIRE_KILL_SECONDS)}
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_the_process_of_a_handler_is_gone_before_the_next_attempt_begins(start, 
     assert done.attempts[0]["outcome"] == FailureReason.EXPIRED
 
 
-def test_an_async_handler_that_takes_too_long_is_cancelled_alone(start, history):  # row 7
+def test_an_async_handler_that_takes_too_long_is_cancelled_alone(start, history):  # F7
     worker = start()
     before = worker.children()
     job = send("async-slow", retry_limit=0, expire_in_seconds=1)
@@ -119,7 +119,7 @@ def test_an_async_handler_that_takes_too_long_is_cancelled_alone(start, history)
     assert worker.children() == before
 
 
-def test_what_expires_in_an_open_transaction_has_expired(start):  # row 7 row 14
+def test_what_expires_in_an_open_transaction_has_expired(start):  # F7 F14
     start()
     job = send("expire-in-transaction", retry_limit=0, expire_in_seconds=1)
 
@@ -129,7 +129,7 @@ def test_what_expires_in_an_open_transaction_has_expired(start):  # row 7 row 14
 # --------------------------------------------------------------------------------------------------------- take down
 
 
-def test_a_job_that_crashes_its_process_runs_three_times_and_is_quarantined(start, history):  # row 9 G8
+def test_a_job_that_crashes_its_process_runs_three_times_and_is_quarantined(start, history):  # F9 G8
     start()
     job = send("segfault", retry_limit=None)
 
@@ -143,7 +143,7 @@ def test_a_job_that_crashes_its_process_runs_three_times_and_is_quarantined(star
     ends(send("work"), JobState.COMPLETED)
 
 
-def test_innocents_beside_a_crashing_job_are_not_quarantined(start, history):  # row 9 G7
+def test_innocents_beside_a_crashing_job_are_not_quarantined(start, history):  # F9 G7
     start("--concurrency", "4")
     innocents = [send("work", {"seconds": 0.2}) for _ in range(20)]
     bad = [send("segfault", priority=1) for _ in range(2)]
@@ -159,7 +159,7 @@ def test_innocents_beside_a_crashing_job_are_not_quarantined(start, history):  #
     assert {job.crashes for job in done} == {0}
 
 
-def test_a_suspect_runs_alone(start, history):  # row 9 G8
+def test_a_suspect_runs_alone(start, history):  # F9 G8
     """Before a job is given up, it runs once with nothing else in its process."""
     start("--concurrency", "4")
     others = [send("work", {"seconds": 0.1}) for _ in range(60)]
@@ -175,7 +175,7 @@ def test_a_suspect_runs_alone(start, history):  # row 9 G8
         assert not at_once
 
 
-def test_a_crash_in_a_lane_blocks_only_its_key(start, history):  # row 9 row 59
+def test_a_crash_in_a_lane_blocks_only_its_key(start, history):  # F9 F59
     start()
     bad = send("segfault", queue=LANES, singleton_key="bad")
     behind = send("lane-work", queue=LANES, singleton_key="bad")
@@ -201,7 +201,7 @@ def test_a_crash_in_a_lane_blocks_only_its_key(start, history):  # row 9 row 59
         ("unprintable", None, "Unprintable"),
     ),
 )
-def test_whatever_is_raised_is_a_failure_and_the_worker_lives(start, name, data, text):  # row 10 row 16 R390
+def test_whatever_is_raised_is_a_failure_and_the_worker_lives(start, name, data, text):  # F10 F16 R390
     worker = start("--concurrency", "1")
     before = worker.children()
 
@@ -214,7 +214,7 @@ def test_whatever_is_raised_is_a_failure_and_the_worker_lives(start, name, data,
 
 
 @pytest.mark.parametrize("code", (0, 1, 74, 75, 76, 77))
-def test_leaving_without_a_word_is_a_crash_and_no_success(start, history, code):  # row 11
+def test_leaving_without_a_word_is_a_crash_and_no_success(start, history, code):  # F11
     """Also with the numbers that children themselves leave with."""
     start("--concurrency", "1")
     job = send("exit", {"code": code})
@@ -226,18 +226,18 @@ def test_leaving_without_a_word_is_a_crash_and_no_success(start, history, code):
 
 
 @pytest.mark.parametrize("then", ("return", "raise"))
-def test_a_forked_copy_that_comes_back_tells_nothing(start, then):  # row 12
+def test_a_forked_copy_that_comes_back_tells_nothing(start, then):  # F12
     worker = start("--concurrency", "1")
 
     done = ends(send("fork", {"then": then}), JobState.COMPLETED)
 
     assert (done.output, done.attempt) == (worker.children()[0], 1)
-    assert worker.says("a process forked by a handler came back")
+    assert worker.says("handler forked and the copy returned")
     ends(send("work"), JobState.COMPLETED)
 
 
 @pytest.mark.parametrize("then", ("return", "raise"))
-def test_a_forked_copy_of_an_atomic_handler_does_not_touch_its_transaction(start, then):  # row 12
+def test_a_forked_copy_of_an_atomic_handler_does_not_touch_its_transaction(start, then):  # F12
     worker = start("--concurrency", "1")
     job = send("atomic-fork", {"then": then})
 
@@ -247,7 +247,7 @@ def test_a_forked_copy_of_an_atomic_handler_does_not_touch_its_transaction(start
     assert Group.objects.count() == 1
 
 
-def test_a_handler_that_eats_memory_fails_and_others_go_on(start, history):  # row 13
+def test_a_handler_that_eats_memory_fails_and_others_go_on(start, history):  # F13
     worker = start("--concurrency", "1")
     (pid,) = worker.children()
     resource.prlimit(pid, resource.RLIMIT_AS, (1_500_000_000, 1_500_000_000))
@@ -262,7 +262,7 @@ def test_a_handler_that_eats_memory_fails_and_others_go_on(start, history):  # r
 
 
 @pytest.mark.parametrize("how", ("begin", "atomic", "autocommit"))
-def test_an_open_transaction_is_rolled_back_and_the_job_has_failed(start, how):  # row 14
+def test_an_open_transaction_is_rolled_back_and_the_job_has_failed(start, how):  # F14
     start("--concurrency", "1")
 
     done = ends(send("open-transaction", {"how": how}, retry_limit=0), JobState.FAILED)
@@ -274,7 +274,7 @@ def test_an_open_transaction_is_rolled_back_and_the_job_has_failed(start, how): 
 
 
 @pytest.mark.parametrize("then", ("raise", "for-good"))
-def test_an_error_with_an_open_transaction_keeps_its_own_text(start, then):  # row 14
+def test_an_error_with_an_open_transaction_keeps_its_own_text(start, then):  # F14
     start("--concurrency", "1")
 
     done = ends(send("open-transaction", {"then": then}, retry_limit=1), JobState.FAILED)
@@ -285,7 +285,7 @@ def test_an_error_with_an_open_transaction_keeps_its_own_text(start, then):  # r
 
 
 @pytest.mark.parametrize("how", ("django", "driver", "inside"))
-def test_a_closed_connection_harms_nobody(start, how):  # row 14
+def test_a_closed_connection_harms_nobody(start, how):  # F14
     start("--concurrency", "1")
     job = send("close-connection", {"how": how}, retry_limit=0)
 
@@ -313,7 +313,7 @@ CHANGES = (
 )
 
 
-def test_the_next_job_finds_nothing_that_another_changed(start):  # row 15
+def test_the_next_job_finds_nothing_that_another_changed(start):  # F15
     start("--concurrency", "1")
     clean = output_of(send("look-around"))
     del clean["backend"]
@@ -327,7 +327,7 @@ def test_the_next_job_finds_nothing_that_another_changed(start):  # row 15
     assert left == {}
 
 
-def test_a_session_that_was_ended_between_two_jobs_costs_nothing(start):  # row 14 row 21
+def test_a_session_that_was_ended_between_two_jobs_costs_nothing(start):  # F14 F21
     start("--concurrency", "1")
     backend = output_of(send("look-around"))["backend"]
 
@@ -338,7 +338,7 @@ def test_a_session_that_was_ended_between_two_jobs_costs_nothing(start):  # row 
     assert done.attempt == 1
 
 
-def test_an_output_that_cannot_be_written_is_cleaned(start):  # row 51 R386
+def test_an_output_that_cannot_be_written_is_cleaned(start):  # F51 R386
     start()
 
     done = ends(send("unprintable-output"), JobState.COMPLETED)
@@ -348,7 +348,7 @@ def test_an_output_that_cannot_be_written_is_cleaned(start):  # row 51 R386
 
 
 @pytest.mark.parametrize("data", (("retry-later", 1e12), ("retry-later", "soon"), ("snooze", 1e300)))
-def test_a_wish_that_makes_no_sense_is_a_failure(start, data):  # row 10
+def test_a_wish_that_makes_no_sense_is_a_failure(start, data):  # F10
     worker = start("--concurrency", "1")
     before = worker.children()
     what, value = data
@@ -364,7 +364,7 @@ def test_a_wish_that_makes_no_sense_is_a_failure(start, data):  # row 10
 # ----------------------------------------------------------------------------------------------------- G7, and locks
 
 
-def test_a_locked_row_stops_neither_the_worker_nor_other_jobs(start, history, gates):  # row 25
+def test_a_locked_row_stops_neither_the_worker_nor_other_jobs(start, history, gates):  # F25
     worker = start("--concurrency", "2")
     before = worker.children()
     job = send("report", {"gate": "go"}, heartbeat_seconds=10)
@@ -425,7 +425,7 @@ def test_poisoned_jobs_leave_the_others_their_speed(start, history):  # G7
     assert not any(history.begun(job) for job in behind)
 
 
-def test_a_worker_survives_a_day_of_bad_handlers(start, history):  # rows 7 to 16 at once, G1
+def test_a_worker_survives_a_day_of_bad_handlers(start, history):  # F7-F16 G1: all at once
     start("--concurrency", "4", processes=2)
     names = [("segfault", None), ("exit", {"code": 0}), ("sys-exit", None), ("interrupt", None), ("unprintable", None),
              ("open-transaction", {"how": "begin"}), ("close-connection", {"how": "driver"}),

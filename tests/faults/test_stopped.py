@@ -1,4 +1,4 @@
-"""Workers that are told to stop, to dump their stacks, or to start anew: rows 5, 17 and 18 of the table."""
+"""Workers that are told to stop, to dump their stacks, or to start anew."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .runner import ROOT, children_of
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_an_idle_worker_leaves_within_a_second(start):  # row 5 G6 R389
+def test_an_idle_worker_leaves_within_a_second(start):  # F5 G6 R389
     worker = start(processes=2)
 
     began = time.monotonic()
@@ -42,7 +42,7 @@ def test_an_idle_worker_leaves_within_a_second(start):  # row 5 G6 R389
 
 
 @pytest.mark.parametrize("number", (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-def test_a_busy_worker_finishes_what_runs(start, history, gates, number):  # row 5 G6 R389
+def test_a_busy_worker_finishes_what_runs(start, history, gates, number):  # F5 G6 R389
     worker = start("--concurrency", "2")
     job = send("work", {"gate": "go"})
     runs(history, job)
@@ -67,7 +67,7 @@ def is_taken(job, seconds: float = 0.5) -> bool:
     return True
 
 
-def test_what_does_not_end_within_the_grace_goes_back_uncharged(start, history, gates):  # row 5 G6
+def test_what_does_not_end_within_the_grace_goes_back_uncharged(start, history, gates):  # F5 G6
     worker = start("--grace", "1", "--concurrency", "2")
     jobs = [send("work", {"gate": "never"}), send("async-work", {"seconds": 60}), send("work", {"gate": "never"})]
     for job in jobs[:2]:
@@ -85,7 +85,7 @@ def test_what_does_not_end_within_the_grace_goes_back_uncharged(start, history, 
     assert {reread(job).state for job in jobs[:2]} == {JobState.RETRY}
 
 
-def test_a_second_signal_returns_jobs_at_once(start, history, gates):  # row 5 G6
+def test_a_second_signal_returns_jobs_at_once(start, history, gates):  # F5 G6
     worker = start("--grace", "60", processes=2)
     jobs = [send("work", {"gate": "never"}) for _ in range(3)]
     for job in jobs:
@@ -101,7 +101,7 @@ def test_a_second_signal_returns_jobs_at_once(start, history, gates):  # row 5 G
     assert [(reread(job).state, reread(job).retry_count) for job in jobs] == [(JobState.RETRY, 0)] * 3
 
 
-def test_what_runs_in_c_with_the_lock_held_does_not_delay_the_second_signal(start, history):  # row 5 row 8
+def test_what_runs_in_c_with_the_lock_held_does_not_delay_the_second_signal(start, history):  # F5 F8
     worker = start("--grace", "60")
     job = send("hold-gil", expire_in_seconds=100)
     runs(history, job)
@@ -115,7 +115,7 @@ def test_what_runs_in_c_with_the_lock_held_does_not_delay_the_second_signal(star
 
 
 @pytest.mark.parametrize("delay", (0.0, 0.002, 0.004, 0.006, 0.01, 0.015, 0.02, 0.03))
-def test_a_worker_that_is_told_while_it_starts_leaves_soon(start, delay):  # row 5 G6
+def test_a_worker_that_is_told_while_it_starts_leaves_soon(start, delay):  # F5 G6
     worker = start("--grace", "30", processes=2, wait=False)
     until(lambda: worker.says("worker started"), "it starts")
 
@@ -125,7 +125,7 @@ def test_a_worker_that_is_told_while_it_starts_leaves_soon(start, delay):  # row
     assert worker.ended(3) == 0
 
 
-def test_the_whole_group_may_be_told(start, history, gates):  # row 5: a terminal, or systemd
+def test_the_whole_group_may_be_told(start, history, gates):  # F5: a terminal, or systemd
     worker = start(processes=2)
     job = send("work", {"gate": "go"})
     runs(history, job)
@@ -138,7 +138,7 @@ def test_the_whole_group_may_be_told(start, history, gates):  # row 5: a termina
     assert (reread(job).state, reread(job).attempt) == (JobState.COMPLETED, 1)
 
 
-def test_a_child_that_is_told_alone_leaves_and_is_replaced(start, history, gates):  # row 5
+def test_a_child_that_is_told_alone_leaves_and_is_replaced(start, history, gates):  # F5
     worker = start()
     before = worker.children()
     job = send("work", {"gate": "go"})
@@ -159,7 +159,7 @@ def test_a_worker_can_be_stopped_from_elsewhere(start, history, gates):  # R389
     runs(history, job)
 
     asked = services.stop_worker(worker.asked_name)
-    until(lambda: worker.says("an operator asked this worker to stop"), "it has heard")
+    until(lambda: worker.says("operator asked the worker to stop"), "it has heard")
     gates.open("go")
 
     assert asked == 2
@@ -229,7 +229,7 @@ def pid_of(job: Job) -> int:
     return int(job.output["pid"])
 
 
-def test_two_workers_of_one_name_both_run_and_are_told_apart(start, history, gates):  # row 18
+def test_two_workers_of_one_name_both_run_and_are_told_apart(start, history, gates):  # F18
     first = start("--name", "twin", "--concurrency", "1")
     second = start("--name", "twin", "--concurrency", "1", wait=False)
     until(lambda: second.says("name reused"), "the warning")
@@ -290,7 +290,7 @@ def test_probes_are_answered_again_when_the_keeper_died(start):  # issue: --heal
 
     os.kill(worker.keeper(), signal.SIGKILL)
 
-    until(lambda: worker.says("the housekeeper"), "that is noticed")
+    until(lambda: worker.says("housekeeping process"), "that is noticed")
     until(lambda: get(port, "/healthz")[0] == 200, "it is well again")
 
 
@@ -321,7 +321,7 @@ def worker_of(runner) -> int:
     return pid
 
 
-def test_a_changed_file_starts_the_worker_anew_and_the_job_is_not_charged(start, history, gates, touched):  # row 17
+def test_a_changed_file_starts_the_worker_anew_and_the_job_is_not_charged(start, history, gates, touched):  # F17
     runner = start("--reload", "--grace", "0", wait=False)
     before = worker_of(runner)
     job = send("work", {"gate": "go"})
@@ -338,7 +338,7 @@ def test_a_changed_file_starts_the_worker_anew_and_the_job_is_not_charged(start,
     assert runner.ended() == 0
 
 
-def test_ctrl_c_with_reload_lets_handlers_end(start, history, gates):  # row 5 row 17
+def test_ctrl_c_with_reload_lets_handlers_end(start, history, gates):  # F5 F17
     runner = start("--reload", wait=False)
     job = send("work", {"gate": "go"})
     runs(history, job)

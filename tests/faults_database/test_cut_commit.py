@@ -13,7 +13,7 @@ COMPLETE = "SET state = 'completed'"
 
 @pytest.mark.parametrize("after", (True, False))
 @pytest.mark.parametrize("queue", ("orders", "work"))
-def test_jobs_whose_claim_was_not_confirmed_run_once_and_soon(lab: Laboratory, proxy: Proxy, queue, after):  # row 21
+def test_jobs_whose_claim_was_not_confirmed_run_once_and_soon(lab: Laboratory, proxy: Proxy, queue, after):  # F21
     worker = lab.worker(port=proxy.port)
     family = worker.family()
     cut = proxy.cut_at_commit(CLAIM, after=after)
@@ -28,7 +28,7 @@ def test_jobs_whose_claim_was_not_confirmed_run_once_and_soon(lab: Laboratory, p
 
 
 @pytest.mark.parametrize("after", (True, False))
-def test_a_batch_with_hand_over_whose_answer_is_lost_is_finished_once(lab: Laboratory, proxy: Proxy, after):  # row 22
+def test_a_batch_with_hand_over_whose_answer_is_lost_is_finished_once(lab: Laboratory, proxy: Proxy, after):  # F22
     worker = lab.worker(port=proxy.port)
     family = worker.family()
     cut = proxy.cut_at_commit(COMPLETE, after=after, times=3)
@@ -38,13 +38,13 @@ def test_a_batch_with_hand_over_whose_answer_is_lost_is_finished_once(lab: Labor
     assert cut.done.wait(10)
     lab.wait_until_done(15)
     assert lab.check() == 0, "a result that was not confirmed is written again, not worked for again"
-    assert "a claim was lost" not in {line.text for line in worker.lines()}, "it was not, it is our own result"
+    assert not any(line.text.startswith("claim lost") for line in worker.lines()), "it was not, it is our own result"
     assert lab.cluster.active() == 0
     assert worker.family() == family
 
 
 @pytest.mark.parametrize("after", (True, False))
-def test_what_an_atomic_handler_did_is_there_once(lab: Laboratory, proxy: Proxy, after):  # row 22
+def test_what_an_atomic_handler_did_is_there_once(lab: Laboratory, proxy: Proxy, after):  # F22
     worker = lab.worker(port=proxy.port)
     family = worker.family()
     cut = proxy.cut_at_commit("INSERT INTO effect", after=after, times=4)
@@ -60,7 +60,7 @@ def test_what_an_atomic_handler_did_is_there_once(lab: Laboratory, proxy: Proxy,
     assert worker.family() == family
 
 
-def test_connections_cut_at_any_byte_lose_nothing(lab: Laboratory, proxy: Proxy, seed):  # rows 21, 22 and 41
+def test_connections_cut_at_any_byte_lose_nothing(lab: Laboratory, proxy: Proxy, seed):  # F21 F22 F41
     worker = lab.worker(port=proxy.port)
     family = worker.family()
     lab.send("orders", keys=10, each=60, seconds=0.005)

@@ -25,7 +25,7 @@ def worker_role(lab: Laboratory):
     lab.cluster.sql("DROP ROLE worker")
 
 
-def test_a_locked_row_is_passed_over(lab: Laboratory):  # fault 25
+def test_a_locked_row_is_passed_over(lab: Laboratory):  # F25
     locked = lab.send_one("orders", "step", key="a")
     with lab.cluster.connect() as other:
         other.execute("BEGIN")
@@ -41,7 +41,7 @@ def test_a_locked_row_is_passed_over(lab: Laboratory):  # fault 25
     assert lab.check() == 0
 
 
-def test_a_row_locked_while_its_job_ends_delays_nobody(lab: Laboratory):  # fault 25
+def test_a_row_locked_while_its_job_ends_delays_nobody(lab: Laboratory):  # F25
     lab.worker()
     busy = lab.send_one("orders", "step", key="a", seconds=1)
     until(lambda: lab.has_run(1), "it runs")
@@ -70,7 +70,7 @@ def _lock_table(session: psycopg.Connection[tuple[Any, ...]]) -> bool:
 
 
 @pytest.mark.parametrize("pooler", (False, True))
-def test_a_locked_table_stops_work_and_ends_no_worker(lab: Laboratory, pooler):  # fault 25
+def test_a_locked_table_stops_work_and_ends_no_worker(lab: Laboratory, pooler):  # F25
     worker = lab.worker(settings={**QUICK, "POOLER": pooler})
     family = worker.family()
     lab.send("orders", keys=4, each=2, seconds=5)
@@ -97,7 +97,7 @@ def test_jobs_of_a_killed_child_come_back_although_somebody_had_one_locked(lab: 
         other.execute("BEGIN")
         other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [job])
         os.kill(lab.runs()[0].pid, signal.SIGKILL)
-        until(lambda: any(line.text.startswith("a child died") for line in worker.lines()), "its end is seen")
+        until(lambda: any(line.text.startswith("child ended unexpectedly") for line in worker.lines()), "its end is seen")
         ended = time.monotonic()
         until(lambda: time.monotonic() - ended > 4, "it is locked for longer than somebody tries")
         other.execute("ROLLBACK")
@@ -107,7 +107,7 @@ def test_jobs_of_a_killed_child_come_back_although_somebody_had_one_locked(lab: 
     assert lab.check() == 1
 
 
-def test_a_statement_timeout_set_for_the_role_does_not_stop_workers(lab: Laboratory, worker_role):  # fault 32
+def test_a_statement_timeout_set_for_the_role_does_not_stop_workers(lab: Laboratory, worker_role):  # F32
     lab.cluster.sql("ALTER ROLE worker SET statement_timeout = '1ms'")
     worker = lab.worker(user=worker_role, wait=False)
     began = time.monotonic()
@@ -125,7 +125,7 @@ def test_a_statement_timeout_set_for_the_role_does_not_stop_workers(lab: Laborat
 
 def test_through_a_pooler_a_statement_timeout_is_told_of_quietly_until_it_is_lifted(
     lab: Laboratory, worker_role
-):  # fault 32
+):  # F32
     """There workers set nothing for a session, so the limit hits them."""
     worker = lab.worker(user=worker_role, settings={**QUICK, "POOLER": True})
     family = worker.family()
@@ -143,7 +143,7 @@ def test_through_a_pooler_a_statement_timeout_is_told_of_quietly_until_it_is_lif
     assert family.keys() & worker.family().keys(), "the supervisor lives"
 
 
-def test_workers_wait_while_the_database_is_read_only(lab: Laboratory):  # fault 30
+def test_workers_wait_while_the_database_is_read_only(lab: Laboratory):  # F30
     worker = lab.worker(processes=2)
     family = worker.family()
     lab.send_one("orders", "step", key="a")
@@ -176,7 +176,7 @@ def test_workers_wait_while_the_database_is_read_only(lab: Laboratory):  # fault
     assert most_talkative(worker.lines(), began, time.monotonic()) <= 1
 
 
-def test_workers_wait_while_no_connection_is_to_be_had(lab: Laboratory, worker_role):  # fault 31
+def test_workers_wait_while_no_connection_is_to_be_had(lab: Laboratory, worker_role):  # F31
     worker = lab.worker(user=worker_role)
     family = worker.family()
     lab.cluster.sql("ALTER ROLE worker NOSUPERUSER CONNECTION LIMIT 0")  # which does not hold for superusers

@@ -13,10 +13,11 @@ from .logs import most_talkative
 from .runner import QUICK, Laboratory, until
 
 CLUSTER = {"fsync": True}  # because what was committed must be there after a crash
+LOST, BACK = "lost connection to the database", "database is back"
 
 
 @pytest.mark.parametrize("mode", ("fast", "immediate"))
-def test_workers_go_on_after_a_restart_and_nothing_is_lost(lab: Laboratory, mode):  # G5 C2.1, faults 19 and 20
+def test_workers_go_on_after_a_restart_and_nothing_is_lost(lab: Laboratory, mode):  # G5 F19 F20
     worker = lab.worker(processes=2)
     family = worker.family()
     lab.send("orders", keys=40, each=60, seconds=0.01)
@@ -31,7 +32,7 @@ def test_workers_go_on_after_a_restart_and_nothing_is_lost(lab: Laboratory, mode
     assert lab.check() == 0, "no handler was ended, so none ran twice"
     assert worker.family() == family, "no process left"
     assert most_talkative(worker.lines(), stopped, time.monotonic()) <= 1
-    assert "database lost; retrying" in {line.text for line in worker.lines()}
+    assert any(line.text.startswith(LOST) for line in worker.lines())
     assert lab.cluster.active() == 0
 
 
@@ -54,15 +55,15 @@ def test_the_log_stays_quiet_while_the_database_is_away(lab: Laboratory):  # G5
     lab.cluster.server.stop("fast")
     until(lambda: time.monotonic() - began > 5, "five seconds are over")
     lab.cluster.server.start()
-    until(lambda: len([1 for line in worker.lines() if line.text == "database is back"]) >= 3, "all are back", 5)
+    until(lambda: len([1 for line in worker.lines() if line.text.startswith(BACK)]) >= 3, "all are back", 5)
 
     lines = [line for line in worker.lines() if line.at >= began]
     assert most_talkative(lines, began, time.monotonic()) <= 1
     for pid in {line.pid for line in lines}:
-        assert len([1 for line in lines if line.pid == pid and line.text == "database lost; retrying"]) == 1
+        assert len([1 for line in lines if line.pid == pid and line.text.startswith(LOST)]) == 1
 
 
-def test_handlers_are_ended_while_the_database_is_away_for_long_and_run_again(lab: Laboratory):  # row 40
+def test_handlers_are_ended_while_the_database_is_away_for_long_and_run_again(lab: Laboratory):  # F40
     worker = lab.worker(settings=QUICK)
     lab.send("orders", keys=3, each=2, seconds=4)
     until(lambda: lab.has_run(3), "handlers run")

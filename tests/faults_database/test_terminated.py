@@ -20,7 +20,7 @@ LISTENING = "LISTEN%"
 KEEPERS = "SELECT DISTINCT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
 
 
-def test_sessions_ended_at_random_lose_nothing(lab: Laboratory, seed):  # G1 G2 G5, faults 21 and 22
+def test_sessions_ended_at_random_lose_nothing(lab: Laboratory, seed):  # G1 G2 G5, F21 F22
     worker = lab.worker(processes=2)
     family = worker.family()
     began = time.monotonic()
@@ -45,10 +45,10 @@ def test_sessions_ended_at_random_lose_nothing(lab: Laboratory, seed):  # G1 G2 
 
 def own_lines(worker):
     """What the worker says of itself; of a job that failed it says so each time."""
-    return [line for line in worker.lines() if line.text not in ("a job failed", "a claim was lost")]
+    return [line for line in worker.lines() if not line.text.startswith(("job failed", "claim lost"))]
 
 
-def test_a_terminated_listener_listens_again_and_looks_at_once(lab: Laboratory):  # G13, fault 23
+def test_a_terminated_listener_listens_again_and_looks_at_once(lab: Laboratory):  # G13, F23
     lab.worker(settings={"POLL_SECONDS": 30.0})
     lab.send_one("orders", "step", key="a")
     until(lambda: lab.has_run(1), "the listener works")
@@ -106,7 +106,7 @@ def test_a_keeper_whose_session_ends_keeps_its_children_alive(lab: Laboratory):
 
 
 @pytest.mark.parametrize("table", ("orders", "work"))
-def test_a_fetch_ended_half_way_claims_nothing_for_good(lab: Laboratory, table):  # fault 21
+def test_a_fetch_ended_half_way_claims_nothing_for_good(lab: Laboratory, table):  # F21
     """A trigger ends the session inside the very statement that claims, for the first three times."""
     lab.cluster.sql("CREATE SEQUENCE fetches")
     lab.cluster.sql(
@@ -142,7 +142,7 @@ def test_handlers_whose_session_ends_fail_and_are_tried_again(lab: Laboratory):
     assert lab.cluster.one("SELECT count(*) FROM effect") == 4
 
 
-def test_a_backend_killed_for_good_takes_all_sessions_with_it_and_workers_go_on(lab: Laboratory):  # fault 20
+def test_a_backend_killed_for_good_takes_all_sessions_with_it_and_workers_go_on(lab: Laboratory):  # F20
     worker = lab.worker(processes=2)
     family = worker.family()
     lab.send("orders", keys=20, each=40, seconds=0.01)
