@@ -1,4 +1,4 @@
-"""System checks: what is wrong with the settings, and what in the database contradicts them."""
+"""System checks: errors in the settings, and differences between the settings and the database."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ MIN_POSTGRESQL = 15
 MANY_PARTITIONS = 50
 DEAD_LETTER_POLICIES = frozenset({QueuePolicy.STANDARD.value, ORDERED.value})
 
-Found = Iterator[checks.CheckMessage]
+Messages = Iterator[checks.CheckMessage]
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
-    """JOBQUEUE is a dict of known names with sensible values."""
+    """``JOBQUEUE`` is a dict of known settings with valid values."""
     problems = list(conf.find_problems(conf.raw_settings()))
     return (
         [_error(*problem) for problem in problems] if problems else [*_encoder(), *_around(), *_carriers(), *_timings()]
     )
 
 
-class _Room(NamedTuple):
-    """One time of workers must be at least so many ``times`` another, and so many ``seconds`` more."""
+class _Margin(NamedTuple):
+    """A setting that must be at least ``times`` another one, plus ``seconds``."""
 
     longer: str
     shorter: str
@@ -51,43 +51,43 @@ class _Room(NamedTuple):
     otherwise: str
 
 
-_OVERLAP = "Otherwise another worker may begin a job while its handler still runs."
-_ROOM = (
-    _Room(
+_OVERLAP = "Otherwise another worker may start a job while its handler is still running."
+_MARGINS = (
+    _Margin(
         "WORKER_FENCE_SECONDS", "WORKER_HEARTBEAT_SECONDS", timings.HEARTBEATS_PER_FENCE, 0.0,
-        "Otherwise a worker that is well ends its own handlers when one heartbeat is late.",
+        "Otherwise a healthy worker ends its own handlers when one heartbeat is late.",
     ),
-    _Room("WORKER_UNLOCKED_SECONDS", "WORKER_FENCE_SECONDS", 1, timings.FENCE_KILL_SECONDS, _OVERLAP),
-    # No process is ended between these two: a lock that is gone must merely not mean more patience than one held.
-    _Room("WORKER_LOST_SECONDS", "WORKER_UNLOCKED_SECONDS", 1, 0.0, _OVERLAP),
-    _Room("STOP_GRACE_SECONDS", "EXPIRE_GRACE_SECONDS", 1, timings.EXPIRE_KILL_SECONDS, _OVERLAP),
+    _Margin("WORKER_UNLOCKED_SECONDS", "WORKER_FENCE_SECONDS", 1, timings.FENCE_KILL_SECONDS, _OVERLAP),
+    # No process is ended between these two, but a worker without its lock must not get more time than one with it.
+    _Margin("WORKER_LOST_SECONDS", "WORKER_UNLOCKED_SECONDS", 1, 0.0, _OVERLAP),
+    _Margin("STOP_GRACE_SECONDS", "EXPIRE_GRACE_SECONDS", 1, timings.EXPIRE_KILL_SECONDS, _OVERLAP),
 )  # fmt: skip
 
 
-def _timings() -> Found:
+def _timings() -> Messages:
     settings = conf.get_settings()
-    for room in _ROOM:
-        longer, shorter = getattr(settings, room.longer), getattr(settings, room.shorter)
-        least = round(room.times * shorter + room.seconds, 3)
+    for margin in _MARGINS:
+        longer, shorter = getattr(settings, margin.longer), getattr(settings, margin.shorter)
+        least = round(margin.times * shorter + margin.seconds, 3)
         if longer < least:
             yield _error(
                 "jobqueue.E015",
-                f"JOBQUEUE[{room.longer!r}] is {longer:g}; with JOBQUEUE[{room.shorter!r}] = {shorter:g} "
+                f"JOBQUEUE[{margin.longer!r}] is {longer:g}; with JOBQUEUE[{margin.shorter!r}] = {shorter:g} "
                 f"it must be at least {least:g}.",
-                f"{room.otherwise} {_remedy(room, longer, least)}",
+                f"{margin.otherwise} {_remedy(margin, longer, least)}",
             )
 
 
-def _remedy(room: _Room, longer: float, least: float) -> str:
-    """What to set, so that both settings can have that value."""
-    enough = ceil(least) if isinstance(conf.DEFAULTS[room.longer], int) else least
-    short_enough = round((longer - room.seconds) / room.times, 3)
-    if short_enough < conf.FIELDS[room.shorter].metadata["minimum"]:
-        return f"Set {room.longer} to {enough:g} or more."
-    return f"Set {room.longer} to {enough:g} or more, or {room.shorter} to {short_enough:g} or less."
+def _remedy(margin: _Margin, longer: float, least: float) -> str:
+    """What to set: the longer time to the smallest valid value, or the shorter one to the largest."""
+    enough = ceil(least) if isinstance(conf.DEFAULTS[margin.longer], int) else least
+    short_enough = round((longer - margin.seconds) / margin.times, 3)
+    if short_enough < conf.FIELDS[margin.shorter].metadata["minimum"]:
+        return f"Set {margin.longer} to {enough:g} or more."
+    return f"Set {margin.longer} to {enough:g} or more, or {margin.shorter} to {short_enough:g} or less."
 
 
-def _around() -> Found:
+def _around() -> Messages:
     path = conf.get_settings().AROUND
     if path is None:
         return
@@ -98,7 +98,7 @@ def _around() -> Found:
         yield _error("jobqueue.E016", f"JOBQUEUE['AROUND']: {path!r} cannot be imported: {error}.", hint)
 
 
-def _carriers() -> Found:
+def _carriers() -> Messages:
     try:
         carriers.carriers()
     except ImproperlyConfigured as error:
@@ -106,7 +106,7 @@ def _carriers() -> Found:
         yield _error("jobqueue.E020", str(error), hint)
 
 
-def _encoder() -> Found:
+def _encoder() -> Messages:
     try:
         conf.get_encoder()
     except ImproperlyConfigured as error:
@@ -115,14 +115,14 @@ def _encoder() -> Found:
 
 
 def check_queues(**kwargs: Any) -> list[checks.CheckMessage]:
-    """The queues declared in settings have options that make sense, alone and together."""
+    """The queues declared in settings have valid options, each alone and all together."""
     if _is_wrong():
         return []
-    wrong = list(_wrong_options())
-    return wrong or [*_undeclared(), *_loops(), *_dead_letter_policies()]
+    wrong_options = list(_wrong_options())
+    return wrong_options or [*_undeclared(), *_loops(), *_dead_letter_policies()]
 
 
-def _wrong_options() -> Found:
+def _wrong_options() -> Messages:
     settings = conf.get_settings()
     yield from _wrong_in("JOBQUEUE['QUEUE_DEFAULTS']", settings.QUEUE_DEFAULTS)
     for name, options in settings.QUEUES.items():
@@ -134,8 +134,8 @@ def _wrong_options() -> Found:
         yield from _wrong_in(where, options)
 
 
-def _wrong_in(where: str, options: object) -> Found:
-    """One message per option, so that all can be mended at once."""
+def _wrong_in(where: str, options: object) -> Messages:
+    """One message per option, so that all can be corrected at once."""
     if not isinstance(options, Mapping):
         yield _error("jobqueue.E004", f"{where} must be a dict of options, not {type(options).__name__}.")
         return
@@ -146,41 +146,41 @@ def _wrong_in(where: str, options: object) -> Found:
             yield _error("jobqueue.E004", f"{where}: {error.option}: {error.problem}.", error.hint)
 
 
-def _undeclared() -> Found:
+def _undeclared() -> Messages:
     declared = _declared()
     for name, target in _dead_letters().items():
         if target not in declared:
             yield checks.Warning(
                 f"The dead letter {target!r} of queue {name!r} is not in JOBQUEUE['QUEUES'].",
-                hint="Declare it, or create it with create_queue(): else no copies are kept.",
+                hint="Declare it, or create it with create_queue(). Until it exists, no copies are kept.",
                 id="jobqueue.W001",
             )
 
 
-def _loops() -> Found:
+def _loops() -> Messages:
     targets = _dead_letters()
-    told: set[str] = set()
+    reported: set[str] = set()
     for start in targets:
         loop = _loop_through(start, targets)
-        if loop and told.isdisjoint(loop):
-            told.update(loop)
+        if loop and reported.isdisjoint(loop):
+            reported.update(loop)
             yield _error(
                 "jobqueue.E005",
-                f"Dead letters go in a circle: {' → '.join([*loop, start])}.",
-                "Set dead_letter to None on the last queue of the chain.",
+                f"Dead-letter queues form a loop: {' → '.join([*loop, start])}.",
+                "Set dead_letter to None on one of these queues.",
             )
 
 
 def _loop_through(start: str, targets: Mapping[str, str]) -> list[str]:
-    """The queues from ``start`` back to it; empty if the chain ends or circles elsewhere."""
-    chain, name = [start], targets.get(start)
-    while name is not None and name not in chain:
-        chain.append(name)
+    """The queues from ``start`` back to it; empty if following dead letters does not return to ``start``."""
+    visited, name = [start], targets.get(start)
+    while name is not None and name not in visited:
+        visited.append(name)
         name = targets.get(name)
-    return chain if name == start else []
+    return visited if name == start else []
 
 
-def _dead_letter_policies() -> Found:
+def _dead_letter_policies() -> Messages:
     declared = _declared()
     for name in sorted(set(_dead_letters().values()) & declared.keys()):
         policy = declared[name]["policy"]
@@ -188,19 +188,19 @@ def _dead_letter_policies() -> Found:
             yield _error(
                 "jobqueue.E006",
                 f"The dead-letter queue {name!r} has the policy {policy!r}.",
-                "It must be 'standard' or 'key_strict_fifo': any other could refuse a copy.",
+                "Use 'standard' or 'key_strict_fifo': queues with other policies can refuse a copy.",
             )
 
 
 def _declared() -> dict[str, dict[str, Any]]:
-    """The declared queues with all their options: what is not given is the default."""
+    """The declared queues with all their options, including defaults."""
     declared = conf.get_settings().QUEUES
     return {name: _defaults_of(name) | clean_queue_options(options) for name, options in declared.items()}
 
 
 def _defaults_of(name: str) -> dict[str, Any]:
     defaults = queue_defaults()
-    if defaults["dead_letter"] == name:  # as create_queue() has it: the common dead letter has none
+    if defaults["dead_letter"] == name:  # as create_queue() does: the common dead-letter queue has none itself
         defaults["dead_letter"] = None
     return defaults
 
@@ -211,17 +211,17 @@ def _dead_letters() -> dict[str, str]:
 
 
 def check_schedules(**kwargs: Any) -> list[checks.CheckMessage]:
-    """The schedules declared in settings have options that make sense, and send to queues that are declared."""
+    """The schedules declared in settings have valid options and send to declared queues."""
     if _is_wrong():
         return []
-    found = [
-        problem for name, options in conf.get_settings().SCHEDULES.items() for problem in _in_schedule(name, options)
+    messages = [
+        message for name, options in conf.get_settings().SCHEDULES.items() for message in _in_schedule(name, options)
     ]
-    return found or ([] if list(_wrong_options()) else list(_schedule_queues()))
+    return messages or ([] if list(_wrong_options()) else list(_schedule_queues()))
 
 
-def _in_schedule(name: object, options: object) -> Found:
-    """One message per option, so that all can be mended at once."""
+def _in_schedule(name: object, options: object) -> Messages:
+    """One message per option, so that all can be corrected at once."""
     where = f"JOBQUEUE['SCHEDULES'][{name!r:.60}]"
     if problem := _refusal(check_schedule_name, name):
         yield _error("jobqueue.E011", f"{where}: {problem.message}", problem.hint)
@@ -230,13 +230,13 @@ def _in_schedule(name: object, options: object) -> Found:
         return
     for option in REQUIRED_OF_SCHEDULES:
         if option not in options:
-            yield _error("jobqueue.E011", f"{where}: {option}: is missing.", f"Every schedule has {option!r}.")
+            yield _error("jobqueue.E011", f"{where}: {option} is missing.", f"Every schedule needs {option!r}.")
     timezone = options.get("timezone", schedule_defaults()["timezone"])
     for option, value in options.items():
-        given = {option: value}
+        checked = {option: value}
         if option == "cron" and not _refusal(check_timezone, timezone):
-            given["timezone"] = timezone  # whether it is ever due may depend on the zone
-        if problem := _refusal(clean_schedule_options, given):
+            checked["timezone"] = timezone  # whether it is ever due may depend on the zone
+        if problem := _refusal(clean_schedule_options, checked):
             id = {"cron": "jobqueue.E012", "timezone": "jobqueue.E013"}.get(option, "jobqueue.E011")
             yield _error(id, f"{where}: {problem.message}", problem.hint)
 
@@ -249,7 +249,7 @@ def _refusal(check: Callable[[Any], object], value: object) -> JobQueueError | N
     return None
 
 
-def _schedule_queues() -> Found:
+def _schedule_queues() -> Messages:
     declared = {"default": queue_defaults()} | _declared()
     for name, options in conf.get_settings().SCHEDULES.items():
         queue = options["queue"]
@@ -258,18 +258,18 @@ def _schedule_queues() -> Found:
             yield _error(
                 "jobqueue.E014",
                 f"The schedule {name!r} sends to the queue {queue!r}, which is not in JOBQUEUE['QUEUES'].",
-                f"Did you mean {close[0]!r}?" if close else "Declare it.",
+                f"Did you mean {close[0]!r}?" if close else "Declare the queue.",
             )
         elif declared[queue]["policy"] == ORDERED and not options.get("singleton_key"):
             yield _error(
                 "jobqueue.E011",
-                f"JOBQUEUE['SCHEDULES'][{name!r}]: singleton_key: is missing.",
-                f"The queue {queue!r} is ordered: its jobs need a key.",
+                f"JOBQUEUE['SCHEDULES'][{name!r}]: singleton_key is missing.",
+                f"The queue {queue!r} is ordered: its jobs need a singleton_key.",
             )
 
 
 def check_vendor(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Jobs are written to PostgreSQL; asks the configuration, not the server."""
+    """Jobs are stored in PostgreSQL. Reads the configuration without connecting to the server."""
     from .models import Job
 
     alias = router.db_for_write(Job)
@@ -280,27 +280,27 @@ def check_vendor(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_databases(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """The server is recent enough, and its queues are what settings declare."""
+    """The server is recent enough, and its queues match the settings."""
     from .models import Queue
 
-    found: list[checks.CheckMessage] = []
+    messages: list[checks.CheckMessage] = []
     for alias in databases or ():
         if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, Queue):
-            found += [*_version(alias), *_rows(alias)]
-    return found
+            messages += [*_version(alias), *_rows(alias)]
+    return messages
 
 
-def _version(alias: str) -> Found:
+def _version(alias: str) -> Messages:
     connection: Any = connections[alias]  # pg_version is PostgreSQL's own
     if connection.pg_version < MIN_POSTGRESQL * 10_000:
         yield _error(
             "jobqueue.E009",
             f"The server of database {alias!r} is PostgreSQL {connection.pg_version // 10_000}.",
-            f"PostgreSQL {MIN_POSTGRESQL} or later is needed.",
+            f"PostgreSQL {MIN_POSTGRESQL} or later is required.",
         )
 
 
-def _rows(alias: str) -> Found:
+def _rows(alias: str) -> Messages:
     stored = _stored_queues(alias)
     if not _is_wrong() and not list(_wrong_options()):
         yield from _changed(stored)
@@ -308,26 +308,26 @@ def _rows(alias: str) -> Found:
     if partitions > MANY_PARTITIONS:
         yield checks.Warning(
             f"Database {alias!r} has {partitions} queues with a partition of their own.",
-            hint=f"Above {MANY_PARTITIONS}, planning slows down what does not name its queue.",
+            hint=f"With more than {MANY_PARTITIONS}, queries that do not name their queue take longer to plan.",
             id="jobqueue.W002",
         )
 
 
 def _stored_queues(alias: str) -> dict[str, tuple[str, bool]]:
-    """Policy and partition by name; nothing while the table is not there yet."""
+    """Policy and partition by name; empty if the table does not exist yet."""
     from .models import Queue
 
     if Queue._meta.db_table not in connections[alias].introspection.table_names():
         return {}
     rows = Queue.objects.using(alias).order_by().values_list("name", "policy", "partition")
     try:
-        with transaction.atomic(using=alias):  # an error must not spoil the transaction of whoever checks
+        with transaction.atomic(using=alias):  # an error must not abort the caller's transaction
             return {name: (policy, partition) for name, policy, partition in rows}
     except ProgrammingError:  # a migration has yet to add a column
         return {}
 
 
-def _changed(stored: Mapping[str, tuple[str, bool]]) -> Found:
+def _changed(stored: Mapping[str, tuple[str, bool]]) -> Messages:
     for name, options in _declared().items():
         if name not in stored:
             continue
@@ -336,7 +336,7 @@ def _changed(stored: Mapping[str, tuple[str, bool]]) -> Found:
                 yield _error(
                     "jobqueue.E010",
                     f"Queue {name!r} has {option}={old!r}; JOBQUEUE['QUEUES'] declares {new!r}.",
-                    "It cannot change: declare a queue of another name and move the senders.",
+                    "These options of a queue cannot change: declare a queue with another name and move the senders.",
                 )
 
 
@@ -349,7 +349,7 @@ def _error(id: str, message: str, hint: str = "") -> checks.Error:
 
 
 def register() -> None:
-    """Make Django run these checks; once is enough, more do no harm."""
+    """Register these checks with Django; registering them again has no effect."""
     settings_checks: tuple[Callable[..., list[checks.CheckMessage]], ...] = (
         check_settings,
         check_queues,

@@ -45,100 +45,107 @@ class Settings:
         _EMPTY, "Schedules that exist as soon as migrate has run: name → options."
     )
     QUEUE_DEFAULTS: Mapping[str, Any] = _setting(
-        _EMPTY, "Options of queues that do not name them; copied into a queue when it is created."
+        _EMPTY, "Default options of queues; copied into a queue when it is created."
     )
     NOTIFY: bool = _setting(True, "Wake workers with NOTIFY; without it they find jobs by polling.")
     POOLER: bool = _setting(
-        False, "A transaction pooler stands before the database: workers do without LISTEN and session locks."
+        False, "Connections go through a transaction pooler: workers use neither LISTEN nor session locks."
     )
     MAX_DATA_BYTES: int = _setting(
-        262_144, "How large the JSON text of a job's data may be.", minimum=1, maximum=10 * MEGABYTE
+        262_144, "The largest size of a job's data as JSON text, in bytes.", minimum=1, maximum=10 * MEGABYTE
     )
     MAX_OUTPUT_BYTES: int = _setting(
         262_144,
-        "How large the JSON text of an output may be; a larger one is cut.",
+        "The largest size of an output as JSON text, in bytes; a larger output is cut.",
         minimum=200,
         maximum=10 * MEGABYTE,
     )
-    MAX_DEPTH: int = _setting(100, "How deep a job's data may be nested.", minimum=1, maximum=500)
+    MAX_DEPTH: int = _setting(100, "How deeply a job's data may be nested.", minimum=1, maximum=500)
     MAX_ERROR_CHARS: int = _setting(20_000, "How many characters of an error are kept.", minimum=100, maximum=MEGABYTE)
     ENCODER: str | None = _setting(
-        None, "Dotted path of a json.JSONEncoder whose default() makes JSON of other objects."
+        None, "Dotted path of a json.JSONEncoder class whose default() converts objects that JSON does not support."
     )
-    CRASH_LIMIT: int = _setting(3, "How often in a row a job may take down its worker.", minimum=1)
+    CRASH_LIMIT: int = _setting(3, "A job that crashes its worker this many times in a row fails for good.", minimum=1)
     HAND_OVER_LIMIT: int = _setting(
         100,
-        "How many jobs of a lane a worker may run in a row before others get a turn; 0 for none.",
+        "How many jobs of one lane a worker runs in a row before other lanes get a turn; 0 turns handing over off.",
         minimum=0,
     )
     LOCK_TIMEOUT_MS: int = _setting(
-        2_000, "How long creating or dropping a partition waits for its lock, per try.", minimum=1
+        2_000,
+        "How long one try waits for a lock when a job is finished, or a partition is created or dropped.",
+        minimum=1,
     )
     HANDLER_MODULES: Sequence[str] = _setting(
         ("jobs", "tasks"), "Modules of installed apps in which workers look for handlers."
     )
     AROUND: str | None = _setting(
-        None, "Dotted path of a context manager that is entered around every run of a handler; it is given the job."
+        None,
+        "Dotted path of a function that takes the job and returns a context manager; every handler runs inside it.",
     )
     CARRY: Sequence[str] = _setting(
-        (), "Dotted paths of carriers: what jobs carry from their sender to their handler besides their data."
+        (), "Dotted paths of carriers, which take facts besides the data from the sender of a job to its handler."
     )
-    PROCESSES: int = _setting(1, "How many child processes a worker has, unless --processes says so.", minimum=1)
+    PROCESSES: int = _setting(1, "How many child processes a worker has, unless --processes is given.", minimum=1)
     CONCURRENCY: int = _setting(
-        8, "How many handlers a child runs at once, each in a thread, unless --concurrency says so.", minimum=1
+        8, "How many handlers a child runs at once, each in a thread, unless --concurrency is given.", minimum=1
     )
     ASYNC_CONCURRENCY: int = _setting(100, "How many async handlers a child runs at once.", minimum=1)
     BATCH_SIZE: int = _setting(
-        1_000, "How many jobs a child claims and finishes at once, at most.", minimum=1, maximum=10_000
+        1_000, "The most jobs that a child claims or finishes at once.", minimum=1, maximum=10_000
     )
     PREFETCH_SECONDS: float = _setting(
-        0.2, "For how long a child may claim work ahead, judged by how fast it was lately.", minimum=0.0
+        0.2, "How many seconds of work a child claims in advance, estimated from its recent speed.", minimum=0.0
     )
     FINISH_SECONDS: float = _setting(
-        0.005, "How long results wait for others, to be written together.", minimum=0.0, maximum=1.0
+        0.005, "How long a finished job waits for others, so that they are written together.", minimum=0.0, maximum=1.0
     )
     MEMORY_LIMIT_MB: int = _setting(
-        0, "A child above this size is replaced when its handlers ended; 0: never.", minimum=0
+        0, "A child that uses more memory is replaced when its handlers have ended; 0 means no limit.", minimum=0
     )
-    POLL_SECONDS: float = _setting(1.0, "How often a worker looks for jobs nobody woke it for.", minimum=0.01)
-    MONITOR_SECONDS: int = _setting(60, "How often overdue jobs and lost workers are looked for.", minimum=1)
-    SCHEDULE_SECONDS: float = _setting(1.0, "How often due schedules are looked for.", minimum=0.01)
+    POLL_SECONDS: float = _setting(1.0, "How often workers poll for jobs they were not notified about.", minimum=0.01)
+    MONITOR_SECONDS: int = _setting(
+        60, "How often maintenance runs: it expires overdue jobs, releases stranded lanes and cleans up.", minimum=1
+    )
+    SCHEDULE_SECONDS: float = _setting(1.0, "How often workers check for due schedules.", minimum=0.01)
     STOP_GRACE_SECONDS: int = _setting(
         30,
-        "How long handlers may go on after a worker is told to stop. Also how long a job past its time is left to its "
-        "worker, while that is alive, before it is given to another.",
+        "How long handlers may keep running after a worker is told to stop. Also how long a live worker keeps a job "
+        "that is past its deadline before another worker may claim it.",
         minimum=0,
     )
     EXPIRE_GRACE_SECONDS: float = _setting(
-        5.0, "How long a handler that used up its time may take to stop, before its process is replaced.", minimum=0.0
+        5.0, "How long a handler past its deadline may take to stop before its process is replaced.", minimum=0.0
     )
     CANCEL_GRACE_SECONDS: int = _setting(
-        300, "How long a cancelled handler may go on before its outcome is unknown.", minimum=0
+        300, "How long the handler of a cancelled job may keep running before its outcome counts as unknown.", minimum=0
     )
-    WORKER_HEARTBEAT_SECONDS: float = _setting(2.0, "How often a worker says that it is alive.", minimum=0.05)
+    WORKER_HEARTBEAT_SECONDS: float = _setting(2.0, "How often a worker sends a heartbeat.", minimum=0.05)
     WORKER_FENCE_SECONDS: float = _setting(
-        10.0, "A worker that could not say so for that long ends its own handlers.", minimum=0.1
+        10.0, "A worker that could not send a heartbeat for this long ends its own handlers.", minimum=0.1
     )
     WORKER_UNLOCKED_SECONDS: float = _setting(
         13.0,
-        "How long a worker may be silent once its session lock is gone, before its jobs are recovered.",
+        "How long a worker that lost its session lock may send no heartbeat before its jobs are recovered.",
         minimum=0.2,
     )
     WORKER_LOST_SECONDS: float = _setting(
-        27.0, "How long a worker may be silent before its jobs are recovered, whatever its lock.", minimum=0.2
+        27.0, "How long any worker may send no heartbeat before its jobs are recovered.", minimum=0.2
     )
-    STATISTICS_DAYS: int = _setting(30, "How long the figures per queue and minute are kept.", minimum=1)
+    STATISTICS_DAYS: int = _setting(30, "How long the statistics per queue and minute are kept.", minimum=1)
     ARCHIVE: bool = _setting(False, "Keep old finished jobs until they are written to the archive.")
-    LAKE: str | None = _setting(None, "Where the archive lies: a folder, or a URL that Spark can write to.")
+    LAKE: str | None = _setting(None, "Where archived jobs are: a folder, or a URL that Spark can write to.")
     SPARK_NICENESS: int = _setting(
-        10, "How far Spark goes behind other processes of its machine, where we start it there.", minimum=0, maximum=19
+        10, "The niceness of Spark processes that django_jobqueue starts on this machine.", minimum=0, maximum=19
     )
     SENT_ROW_DAYS: int = _setting(
-        90, "How long bulk send remembers a row of a file after it was last seen, to send it once.", minimum=1
+        90,
+        "How long bulk send remembers a row of a file after it was last seen, so that each row is sent once.",
+        minimum=1,
     )
     REDACT: Sequence[str] = _setting(
         ("password", "token", "secret", "authorization", "api_key"),
-        "Keys whose values the admin and the logs do not show.",
+        "Keys whose values the admin and manage.py jobs show do not display.",
     )
 
 
@@ -149,7 +156,7 @@ FIELDS: Mapping[str, dataclasses.Field[Any]] = MappingProxyType(
 
 @cache
 def get_settings() -> Settings:
-    """The settings in force; ``ImproperlyConfigured`` names everything that is wrong with them."""
+    """The settings of the project. Raises ``ImproperlyConfigured``, which lists everything that is wrong with them."""
     raw = raw_settings()
     problems = [f"{problem.message} {problem.hint}".strip() for problem in find_problems(raw)]
     if problems:
@@ -159,7 +166,7 @@ def get_settings() -> Settings:
 
 @cache
 def get_encoder() -> type[json.JSONEncoder] | None:
-    """The class that ``ENCODER`` names; ``ImproperlyConfigured`` if it is no JSON encoder."""
+    """The class that ``ENCODER`` names. Raises ``ImproperlyConfigured`` if it is not a JSON encoder."""
     path = get_settings().ENCODER
     if path is None:
         return None
@@ -169,11 +176,11 @@ def get_encoder() -> type[json.JSONEncoder] | None:
         raise ImproperlyConfigured(f"JOBQUEUE['ENCODER']: {path!r} cannot be imported: {error}.") from error
     if isinstance(encoder, type) and issubclass(encoder, json.JSONEncoder):
         return encoder
-    raise ImproperlyConfigured(f"JOBQUEUE['ENCODER']: {path!r} is not a json.JSONEncoder.")
+    raise ImproperlyConfigured(f"JOBQUEUE['ENCODER']: {path!r} is not a subclass of json.JSONEncoder.")
 
 
 def raw_settings() -> Any:
-    """What the project wrote, not yet looked at."""
+    """The project's ``JOBQUEUE``, not yet checked."""
     return getattr(django_settings, "JOBQUEUE", {})
 
 
@@ -186,45 +193,45 @@ def wrong_vendor(alias: str, vendor: str) -> tuple[str, str]:
 
 
 def task_queues() -> list[str]:
-    """The queues that ``TASKS`` gives to our backend: they exist without being declared a second time."""
+    """The queues that ``TASKS`` gives to our backend. They need not be declared in ``JOBQUEUE`` too."""
     backends = getattr(django_settings, "TASKS", None) or {}
-    ours = [one for one in backends.values() if str(one.get("BACKEND", "")).startswith("django_jobqueue.")]
-    return sorted({str(name) for one in ours for name in one.get("QUEUES", ())})
+    ours = [options for options in backends.values() if str(options.get("BACKEND", "")).startswith("django_jobqueue.")]
+    return sorted({str(name) for options in ours for name in options.get("QUEUES", ())})
 
 
 def find_problems(raw: object) -> Iterator[Problem]:
-    """What is wrong with ``JOBQUEUE`` itself; what its queues are given is looked at elsewhere."""
+    """What is wrong with ``JOBQUEUE`` itself; the options of its queues and schedules are checked in ``checks.py``."""
     if not isinstance(raw, dict):
         yield Problem("jobqueue.E001", f"JOBQUEUE must be a dict, not {_kind(raw)}.")
         return
     for name, value in raw.items():
         if name not in FIELDS:
             yield Problem("jobqueue.E002", f"JOBQUEUE[{name!r}] is not a setting.", _closest(name))
-        elif wrong := _wrong(FIELDS[name], value):
+        elif problem := _problem_with(FIELDS[name], value):
             hint = f"{name}: {FIELDS[name].metadata['doc']}"
-            yield Problem("jobqueue.E003", f"JOBQUEUE[{name!r}] {wrong}.", hint)
+            yield Problem("jobqueue.E003", f"JOBQUEUE[{name!r}] {problem}.", hint)
 
 
 def _closest(name: object) -> str:
     close = get_close_matches(str(name).upper(), FIELDS, n=1)
-    return f"Did you mean {close[0]!r}?" if close else f"Known are {', '.join(FIELDS)}."
+    return f"Did you mean {close[0]!r}?" if close else f"The settings are {', '.join(FIELDS)}."
 
 
-def _wrong(field: dataclasses.Field[Any], value: object) -> str:
-    """What a setting must be and is not, or nothing."""
+def _problem_with(field: dataclasses.Field[Any], value: object) -> str:
+    """What a setting must be and is not; empty if its value is valid."""
     default = DEFAULTS[field.name]
     if default is None:
-        return "" if value is None or isinstance(value, str) else f"must be text or None, not {_kind(value)}"
+        return "" if value is None or isinstance(value, str) else f"must be a string or None, not {_kind(value)}"
     if isinstance(default, Mapping):
         return "" if isinstance(value, Mapping) else f"must be a dict, not {_kind(value)}"
     if isinstance(default, tuple):
-        return "" if _is_texts(value) else "must be a list of texts"
+        return "" if _are_strings(value) else "must be a list of strings"
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else f"must be True or False, not {_kind(value)}"
-    return _wrong_number(field, value, float if isinstance(default, float) else int)
+    return _problem_with_number(field, value, float if isinstance(default, float) else int)
 
 
-def _wrong_number(field: dataclasses.Field[Any], value: object, kind: type[int] | type[float]) -> str:
+def _problem_with_number(field: dataclasses.Field[Any], value: object, kind: type[int] | type[float]) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, kind)):
         return f"must be {'a number' if kind is float else 'a whole number'}, not {_kind(value)}"
     minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
@@ -237,7 +244,7 @@ def _wrong_number(field: dataclasses.Field[Any], value: object, kind: type[int] 
     return ""
 
 
-def _is_texts(value: object) -> bool:
+def _are_strings(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
@@ -254,10 +261,10 @@ def _frozen(value: Any) -> Any:
 DEFAULTS: Mapping[str, Any] = MappingProxyType({name: getattr(Settings(), name) for name in FIELDS})
 
 
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _clear_caches(*, setting: str, **kwargs: Any) -> None:
     if setting == "JOBQUEUE":
         get_settings.cache_clear()
         get_encoder.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="jobqueue_forget_settings")
+setting_changed.connect(_clear_caches, dispatch_uid="jobqueue_forget_settings")

@@ -1,7 +1,7 @@
-"""Data of jobs as JSON: encoded strictly, so that a sender is told the path of what cannot be stored.
+"""Encode the data of jobs as JSON, strictly: an error names the path of the value that cannot be stored.
 
-All checks come before any SQL, because an error at INSERT would poison the caller's transaction.
-jsonb rewrites some numbers: 1e300 comes back as an int, -0.0 as 0.0.
+All checks run before any SQL, because an error of an INSERT would abort the caller's transaction.
+jsonb changes some numbers: 1e300 is read back as an int, -0.0 as 0.0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from django.utils.functional import Promise
 from .exceptions import InvalidData
 from .text import flaw_of, shown
 
-MAX_DIGITS = 4300  # Python's default: a longer int could be stored, and not read elsewhere
+MAX_DIGITS = 4300  # Python's default: a longer int could be stored, but other processes could not read it
 _SCALARS = frozenset({int, float, bool, type(None)})
 _CONTAINERS = frozenset({dict, list, tuple})
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
@@ -32,10 +32,10 @@ _MAX_BITS = int(MAX_DIGITS * math.log2(10))
 
 
 def _dumper() -> Callable[[Any], str]:
-    """Compact JSON, of plain types. Circles are found by the walk, so the encoder need not look for them.
+    """A function that encodes plain types as compact JSON. ``_Strict`` finds circular references before it is called.
 
-    ``JSONEncoder.encode`` makes its C encoder anew for every call, which takes longer than a small job's data; so where
-    there is one, it is made once.
+    ``JSONEncoder.encode`` creates a C encoder for every call, which takes longer than encoding the data of a small job.
+    So where Python has a C encoder, it is created once.
     """
     encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
     make = getattr(json.encoder, "c_make_encoder", None)
@@ -56,9 +56,9 @@ def encode(
     max_depth: int,
     encoder: type[json.JSONEncoder] | None = None,
 ) -> str:
-    """JSON text for a jsonb column; ``InvalidData`` names the path of what it cannot hold.
+    """JSON text for a jsonb column; ``InvalidData`` names the path of a value that cannot be stored.
 
-    Of ``encoder`` only ``default()`` is used, and what it returns is held to the same rules.
+    Only ``default()`` of ``encoder`` is used, and what it returns must satisfy the same rules.
     """
     text = quick_dump(data, max_bytes, max_depth)
     if text is None:
@@ -69,15 +69,15 @@ def encode(
 
 
 def decode(text: str | None) -> Any:
-    """What a jsonb column holds, as the database prints it."""
+    """The value of a jsonb column, from the text that the database sent."""
     return None if text is None else _decode(text)[0]
 
 
-_decode = json.JSONDecoder().raw_decode  # json.loads looks for white space first, which costs as much again
+_decode = json.JSONDecoder().raw_decode  # json.loads skips white space first, which takes as long again
 
 
 def quick_dump(data: Any, max_bytes: int, max_depth: int) -> str | None:
-    """The JSON text of data that is evidently fine; None when it needs a closer look."""
+    """The JSON text of data of plain types; ``None`` if ``_Strict`` has to check the data."""
     if not 0 < sys.get_int_max_str_digits() <= MAX_DIGITS or not _evident(data, max_bytes, max_depth):
         return None
     try:
@@ -85,7 +85,7 @@ def quick_dump(data: Any, max_bytes: int, max_depth: int) -> str | None:
         size_of(text)  # raises for lone surrogates
     except (ValueError, TypeError, RecursionError):
         return None
-    # NUL, or the harmless text backslash-u0000: the closer look will tell.
+    # Either NUL or the valid text backslash-u0000: _Strict tells them apart.
     return None if "\\u0000" in text else text
 
 
@@ -95,10 +95,10 @@ def size_of(text: str) -> int:
 
 
 def _evident(data: Any, max_bytes: int, max_depth: int) -> bool:
-    """Whether only plain JSON types occur, not too deep, and of not too many characters.
+    """Whether the data has only plain JSON types, is not nested too deeply and has not too many characters.
 
-    Level by level, so that depth costs nothing to count. An item takes at least two bytes, itself
-    and a separator: that bounds the walk, also through circles and shared parts.
+    It walks level by level, so that counting the depth costs nothing. Each item takes at least two bytes, itself and a
+    separator: this bounds the walk, also through circular references and shared parts.
     """
     level: list[Any] = [[data]]
     room = max_bytes + 2
@@ -132,13 +132,13 @@ def _evident(data: Any, max_bytes: int, max_depth: int) -> bool:
 
 
 class _Strict:
-    """Walks data to find what is wrong with it, and where; a plain copy if nothing is."""
+    """Copies data as plain types. Raises ``InvalidData`` with the path of the first value that is not valid."""
 
     def __init__(self, root: str, max_bytes: int, max_depth: int, encoder: type[json.JSONEncoder] | None) -> None:
         self.root, self.max_bytes, self.max_depth = root, max_bytes, max_depth
         self.room = max_bytes
         self.default = None if encoder is None else encoder().default
-        self.above: set[int] = set()  # ids of what encloses the current value
+        self.above: set[int] = set()  # ids of the containers around the current value
 
     def text_of(self, data: Any) -> str:
         try:
@@ -150,7 +150,7 @@ class _Strict:
 
     def value(self, value: Any, path: str, depth: int) -> Any:
         self.take(1)
-        # Not isinstance(): a lazy object claims to be what it stands for, and cannot be encoded.
+        # Not isinstance(): a lazy object claims to be of the type it stands for, but cannot be encoded.
         kind = type(value)
         if value is None or kind is bool:
             return value
@@ -196,11 +196,11 @@ class _Strict:
 
     def converted(self, value: Any, path: str) -> Any:
         if self.default is None:
-            raise _not_json(value, path)
+            raise _not_json(value, path, "name an encoder in JOBQUEUE['ENCODER'] that converts it")
         try:
             return self.default(value)
         except (TypeError, ValueError) as error:
-            raise _not_json(value, path) from error
+            raise _not_json(value, path, "convert it in default() of JOBQUEUE['ENCODER']") from error
 
     def text(self, value: str, path: str, what: str) -> str:
         self.take(len(value))
@@ -219,12 +219,11 @@ class _Strict:
 
 
 class _NoRoom(Exception):
-    """What is being walked is larger than allowed."""
+    """The data is larger than allowed."""
 
 
 _TOO_LARGE = "Store it elsewhere (a file, a row) and send its id."
-_FLATTER = "Send something flatter, or an id."
-_ENCODER = "Or name an encoder in JOBQUEUE['ENCODER']."
+_FLATTER = "Send data with fewer levels, or an id."
 
 
 def _invalid(path: str, problem: str, *, hint: str) -> InvalidData:
@@ -233,7 +232,7 @@ def _invalid(path: str, problem: str, *, hint: str) -> InvalidData:
 
 
 def is_convertible(value: int) -> bool:
-    """Whether Python writes and reads an int of that length."""
+    """Whether Python can write and read an int of that length."""
     try:
         return value.bit_length() <= _MAX_BITS and bool(int.__repr__(value))
     except ValueError:  # the limit of this process may be lower than the usual one
@@ -241,7 +240,7 @@ def is_convertible(value: int) -> bool:
 
 
 def long_int_text(value: int) -> str:
-    """What to say of an int whose digits cannot be written."""
+    """Describes an int that has too many digits to be written."""
     return f"an int of {value.bit_length():,} bits"
 
 
@@ -258,7 +257,7 @@ def _finite(value: float, path: str) -> float:
 
 
 def special_float_text(value: float) -> str:
-    """The name of a float that is no number, or not a finite one."""
+    """The JavaScript name of NaN or of an infinite float."""
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
@@ -268,12 +267,12 @@ def _member(path: str, key: str) -> str:
     return f"{path}.{key}" if _PLAIN_KEY.fullmatch(key) else f"{path}[{shown(key)}]"
 
 
-def _not_json(value: Any, path: str) -> InvalidData:
+def _not_json(value: Any, path: str, remedy: str) -> InvalidData:
     hint = next((hint for kinds, hint in _HINTS if isinstance(value, kinds)), "")
     if not hint and dataclasses.is_dataclass(value):
         hint = "Send dataclasses.asdict(value)."
-    what = f"a {type(value).__name__} is not JSON"
-    return _invalid(path, what, hint=f"{hint} {_ENCODER}".strip())
+    problem = f"a value of type {type(value).__name__} is not JSON"
+    return _invalid(path, problem, hint=f"{hint} Or {remedy}." if hint else f"{remedy[0].upper()}{remedy[1:]}.")
 
 
 _HINTS: tuple[tuple[tuple[type, ...], str], ...] = (
@@ -298,7 +297,7 @@ def _size_problem(data: Any, max_bytes: int) -> str:
 
 
 def least_size(data: Any, *, max_items: int = 20_000) -> int | None:
-    """How many bytes the text has at least, without making it; None if counting takes too long."""
+    """The least number of bytes that the JSON text can have; ``None`` if counting takes too long."""
     size, stack = 0, [data]
     for _ in range(max_items):
         if not stack:

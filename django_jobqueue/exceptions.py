@@ -1,4 +1,4 @@
-"""What can go wrong, each with its facts, a stable code and a hint what to do."""
+"""The errors of django_jobqueue, each with its facts, a stable code and a hint what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JobQueueError(Exception):
         super().__init__(f"{message} {self.hint}".strip())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it is, facts and all: a process may report to another, and the constructors take facts, not the text."""
+        """Pickle the attributes, because the constructors of subclasses take facts and not the message."""
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
@@ -76,10 +76,10 @@ class ScheduleNotFound(JobQueueError):
 
 
 class DuplicateJob(JobQueueError):
-    """A job with that id, or in that slot of its queue's policy, exists already."""
+    """A job with that id exists already, or the queue's policy allows no other job with that key."""
 
     code = "duplicate_job"
-    hint = "Pass on_duplicate='return' to get the existing job, or 'ignore' to go on without."
+    hint = "Pass on_duplicate='return' to get the existing job, or 'ignore' to send nothing."
 
     def __init__(self, queue: str, items: Sequence[str]) -> None:
         self.queue, self.items = queue, list(items)
@@ -101,7 +101,7 @@ class InvalidTransition(JobQueueError):
 
 
 class KeyRequired(JobQueueError):
-    """A job for an ordered queue came without a key."""
+    """A job for an ordered queue was sent without a singleton key."""
 
     code = "key_required"
 
@@ -109,7 +109,7 @@ class KeyRequired(JobQueueError):
         self.queue, self.places = queue, list(places)
         where = f" (items {', '.join(map(str, self.places[:20]))})" if self.places else ""
         super().__init__(
-            f"FIFO queues require a singleton_key; {queue!r} is one{where}.",
+            f"FIFO queues require a singleton_key; {queue!r} is a FIFO queue{where}.",
             hint="Pass singleton_key=…: jobs of one key run one after another.",
         )
 
@@ -128,7 +128,7 @@ class NotOrdered(JobQueueError):
 
 
 class ImmutableOption(JobQueueError):
-    """A queue's policy and partition cannot be changed once it exists."""
+    """The policy and the partition of an existing queue cannot be changed."""
 
     code = "immutable_option"
 
@@ -141,7 +141,7 @@ class ImmutableOption(JobQueueError):
 
 
 class InvalidOption(JobQueueError):
-    """An argument has a value that makes no sense."""
+    """An argument has an invalid value."""
 
     code = "invalid_option"
 
@@ -151,7 +151,7 @@ class InvalidOption(JobQueueError):
 
 
 class InvalidData(JobQueueError):
-    """Data that cannot be stored as JSON."""
+    """The data of a job cannot be stored as JSON."""
 
     code = "invalid_data"
 
@@ -164,17 +164,17 @@ class ClaimLost(JobQueueError):
     """A worker tried to finish a job it no longer holds."""
 
     code = "claim_lost"
-    hint = "Its result was not stored; the worker that holds the job now will finish it."
+    hint = "The outcome was not stored; the worker that holds the job now will finish it."
 
     def __init__(self, *, job_id: UUID, attempt: int, now: int | None = None) -> None:
         self.job_id, self.attempt, self.now = job_id, attempt, now
-        holder = f" It is now claim {now}." if now not in (None, attempt) else ""
+        holder = f" Its current attempt is {now}." if now not in (None, attempt) else ""
         claim = f"this claim of attempt {attempt}" if now == attempt else f"attempt {attempt}"
         super().__init__(f"Job {job_id} is no longer held by {claim}.{holder}")
 
 
 class UnsafeIsolation(JobQueueError):
-    """A claim inside a transaction whose snapshot is too old to be trusted."""
+    """fetch() was called inside a transaction that is stricter than READ COMMITTED."""
 
     code = "unsafe_isolation"
 
@@ -203,6 +203,6 @@ class SparkUnavailable(JobQueueError):
 
 
 class LakeProblem(JobQueueError):
-    """The lake, or a file that is to be written, cannot be used or is not what it should be; nothing is lost."""
+    """The lake or an output file cannot be used or is damaged; nothing is lost."""
 
     code = "lake_problem"

@@ -1,4 +1,4 @@
-"""The options of queues, jobs and schedules: one table says what each may be and what it is by default."""
+"""The options of queues, jobs and schedules: one table with the type, the limits and the default of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_SCHEDULE_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a value of this name may be."""
+    """The type, the limits and the default of one option."""
 
     name: str
     kind: Callable[[Option, object], Any]
@@ -43,12 +43,12 @@ class Option:
     max_length: int = 255
 
     def clean(self, value: object) -> Any:
-        """``value`` as it is stored; ``InvalidOption`` if it may not be that."""
+        """Return ``value`` as it is stored. Raises ``InvalidOption`` if it is not valid."""
         if value is None and self.nullable:
             return None
         return self.kind(self, value)
 
-    def refused(self, problem: str, hint: str = "") -> InvalidOption:
+    def error(self, problem: str, hint: str = "") -> InvalidOption:
         return InvalidOption(self.name, problem, hint=hint)
 
 
@@ -56,34 +56,34 @@ def _seconds(option: Option, value: object) -> int:
     if isinstance(value, timedelta):
         return _in_range(option, -(-value // timedelta(seconds=1)))  # rounded up
     if isinstance(value, bool) or not isinstance(value, int):
-        raise option.refused(f"expected seconds as int or a timedelta, got {_shown(value)}")
+        raise option.error(f"expected seconds as int or a timedelta, got {_shown(value)}")
     return _in_range(option, int(value))
 
 
 def _count(option: Option, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise option.refused(f"expected an int, got {_shown(value)}")
+        raise option.error(f"expected an int, got {_shown(value)}")
     return _in_range(option, int(value))
 
 
 def _in_range(option: Option, value: int) -> int:
     if value < option.minimum:
-        raise option.refused(f"must be at least {option.minimum:,}, got {_number(value)}")
+        raise option.error(f"must be at least {option.minimum:,}, got {_number(value)}")
     if value > LARGEST:
-        raise option.refused(f"must be at most {LARGEST:,}, got {_number(value)}")
+        raise option.error(f"must be at most {LARGEST:,}, got {_number(value)}")
     return value
 
 
 def _flag(option: Option, value: object) -> bool:
     if not isinstance(value, bool):
-        raise option.refused(f"expected True or False, got {_shown(value)}")
+        raise option.error(f"expected True or False, got {_shown(value)}")
     return value
 
 
 def _choice(option: Option, value: object) -> str:
     if isinstance(value, str) and value in option.choices:
         return str.__str__(value)
-    raise option.refused(
+    raise option.error(
         f"expected {' or '.join(map(repr, option.choices))}, got {_shown(value)}",
         _guess(value, option.choices),
     )
@@ -97,7 +97,7 @@ def _queue(option: Option, value: object) -> str:
     try:
         return check_queue_name(value)
     except InvalidOption as error:
-        raise option.refused(error.problem, error.hint) from None
+        raise option.error(error.problem, error.hint) from None
 
 
 def _queue_or_its_name(option: Option, value: object) -> str:
@@ -139,7 +139,7 @@ def _shown(value: object) -> str:
 
 
 def _number(value: int) -> str:
-    return f"{value:,}" if value.bit_length() < 100 else "a far larger number"
+    return f"{value:,}" if value.bit_length() < 100 else "a much larger number"
 
 
 def _guess(value: object, known: tuple[str, ...]) -> str:
@@ -193,7 +193,7 @@ QUEUE_OPTIONS: tuple[str, ...] = tuple(_OF_QUEUES)
 SCHEDULE_OPTIONS: tuple[str, ...] = (*_OF_SCHEDULES, *JOB_OPTIONS)
 REQUIRED_OF_SCHEDULES: tuple[str, ...] = tuple(option.name for option in _REQUIRED_OF_SCHEDULES)
 
-# The defaults of the columns, and what settings and verbs may replace.
+# The defaults of the columns; settings and verbs may replace them.
 QUEUE_DEFAULTS: Mapping[str, Any] = MappingProxyType({option.name: option.default for option in _QUEUE + _JOB})
 
 
@@ -219,14 +219,16 @@ def check_moment(value: object, *, option: str = "start_after") -> datetime:
     if not isinstance(value, datetime):
         raise InvalidOption(option, f"expected a datetime, got {_shown(value)}")
     if is_naive(value):
-        raise InvalidOption(option, "has no time zone", hint="Use django.utils.timezone.now() and the like.")
-    if not 1900 <= value.year <= 9000:  # what the database could store and Python not read back
+        raise InvalidOption(
+            option, "has no time zone", hint="Use an aware datetime, for example from django.utils.timezone.now()."
+        )
+    if not 1900 <= value.year <= 9000:  # PostgreSQL can store other years, but Python cannot read them back
         raise InvalidOption(option, f"the year {value.year} is out of range")
     return value
 
 
 def check_reason(value: object) -> FailureReason:
-    """The reason of that name; ``InvalidOption`` if there is none."""
+    """The failure reason of that name; ``InvalidOption`` if there is none."""
     if not isinstance(value, str) or value not in FailureReason.values:
         raise InvalidOption("reason", f"expected one of {', '.join(FailureReason.values)}, got {_shown(value)}")
     return FailureReason(value)
@@ -248,12 +250,12 @@ def check_schedule_name(value: object) -> str:
     """``value`` as the name of a schedule; ``InvalidOption`` if it cannot be one."""
     name = check_text(value, option="name", max_length=MAX_SCHEDULE_NAME, required=True)
     if name != name.strip() or not name.isprintable():
-        raise InvalidOption("name", f"{name[:40]!a} begins or ends with a space, or cannot be printed")
+        raise InvalidOption("name", f"{name[:40]!a} begins or ends with a space, or has unprintable characters")
     return name
 
 
 def check_on_duplicate(value: object) -> None:
-    """``InvalidOption`` unless ``value`` says what to do about a job that is there already."""
+    """Raises ``InvalidOption`` unless ``value`` is ``'return'``, ``'ignore'`` or ``None``."""
     if value not in (None, "return", "ignore"):
         raise InvalidOption("on_duplicate", f"expected 'return', 'ignore' or None, got {value!r:.40}")
 
@@ -268,7 +270,7 @@ def check_ttl(ttl: object) -> timedelta:
 
 
 def queue_defaults() -> dict[str, Any]:
-    """The options of a queue that names none; ``ImproperlyConfigured`` if they are wrong."""
+    """The default options of a queue. Raises ``ImproperlyConfigured`` if ``QUEUE_DEFAULTS`` is wrong."""
     try:
         return {**QUEUE_DEFAULTS} | clean_queue_options(get_settings().QUEUE_DEFAULTS)
     except InvalidOption as error:
@@ -276,14 +278,14 @@ def queue_defaults() -> dict[str, Any]:
 
 
 def schedule_defaults() -> dict[str, Any]:
-    """The options of a schedule that names only the required ones."""
+    """The default options of a schedule, without the required ones."""
     return {option.name: option.clean(option.default) for option in _SCHEDULE}
 
 
 def clean_queue_options(options: Mapping[str, object], *, name: str | None = None) -> dict[str, Any]:
     """The given options of a queue as they are stored; ``InvalidOption`` for the first wrong one.
 
-    With the ``name`` of the queue, it is refused as its own dead letter.
+    If ``name`` is the name of the queue, the queue is refused as its own dead letter.
     """
     cleaned = _clean(options, _OF_QUEUES)
     if name is not None and cleaned.get("dead_letter") == name:
@@ -297,9 +299,9 @@ def clean_job_options(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def clean_schedule_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """The given options of a schedule as its columns hold them; ``InvalidOption`` or ``InvalidData`` if one is wrong.
+    """The given options of a schedule as they are stored; ``InvalidOption`` or ``InvalidData`` if one is wrong.
 
-    Options of jobs are found together under ``options``.
+    Options of its jobs are returned together under ``options``.
     """
     cleaned, of_jobs = dict[str, Any](), dict[str, Any]()
     for name, value in options.items():
@@ -308,7 +310,7 @@ def clean_schedule_options(options: Mapping[str, object]) -> dict[str, Any]:
         else:
             cleaned |= _clean({name: value}, _OF_SCHEDULES)
     if "cron" in cleaned and "timezone" in cleaned:
-        check_cron(cleaned["cron"], cleaned["timezone"])  # whether the clock there ever shows such a time
+        check_cron(cleaned["cron"], cleaned["timezone"])  # whether the clock of that zone ever shows such a time
     return cleaned | {"options": of_jobs}
 
 
@@ -326,6 +328,6 @@ def _unknown(name: object, known: Mapping[str, Option]) -> InvalidOption:
     if known is _OF_JOBS and name in _OF_QUEUES:
         return InvalidOption(str(name), "is an option of queues, not of jobs")
     names = SCHEDULE_OPTIONS if known is _OF_SCHEDULES else tuple(known)
-    guess = _guess(name, names) or f"Known are {', '.join(names)}."
+    guess = _guess(name, names) or f"The options are {', '.join(names)}."
     of_what = " of schedules" if known is _OF_SCHEDULES else ""
     return InvalidOption(str(name)[:100], f"there is no such option{of_what}", hint=guess)

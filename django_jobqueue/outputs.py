@@ -1,4 +1,4 @@
-"""Outputs of handlers on their way into the database: cleaned and never refused, because a job must be able to end."""
+"""Outputs of handlers for the database: they are cleaned and never refused, because a job must be able to end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START_CHARS = 1_000  # how much of an output that is too large is kept
 
 
 def clean_output(value: Any, *, max_bytes: int) -> tuple[str | None, bool]:
-    """JSON text that can be stored, whatever ``value`` is, and whether it had to be changed."""
+    """Any value as JSON text that can be stored, and whether it had to be changed."""
     if value is None:
         return None, False
     try:
@@ -21,7 +21,7 @@ def clean_output(value: Any, *, max_bytes: int) -> tuple[str | None, bool]:
         if text is not None and size_of(text) <= max_bytes:
             return text, False
         return _cleaned(value, max_bytes)
-    except Exception:  # a job must always be able to end, whatever its handler returned
+    except Exception:  # whatever the handler returned, its job must be able to end
         return dump({"truncated": True, "reason": f"unprintable {type(value).__name__}"}), True
 
 
@@ -37,13 +37,13 @@ def _cleaned(value: Any, max_bytes: int) -> tuple[str, bool]:
 
 
 def _truncated(text: str, max_bytes: int, size: int) -> str:
-    # A character of text may take four bytes, or two when escaped again.
+    # A character of text takes up to four bytes, or two if it is escaped again.
     start = text[: min(START_CHARS, max_bytes // 8)]
     return dump({"truncated": True, "bytes": size, "start": start})
 
 
 class _Tolerant:
-    """Walks an output and makes JSON of it; stops adding when there is no more room."""
+    """Walks an output and converts it to JSON types; stops when the output is too large."""
 
     def __init__(self, max_bytes: int) -> None:
         self.room = max_bytes

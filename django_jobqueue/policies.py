@@ -21,23 +21,23 @@ POLICIES: tuple[str, ...] = tuple(QueuePolicy.values)
 ALIASES = {"fifo": QueuePolicy.KEY_STRICT_FIFO}
 ORDERED = QueuePolicy.KEY_STRICT_FIFO
 ONE_RUNNING = frozenset({QueuePolicy.SINGLETON, QueuePolicy.STATELY})
-LANED = ONE_RUNNING | {ORDERED}  # whose jobs of one key wait for each other
+LANED = ONE_RUNNING | {ORDERED}  # jobs with the same key wait for each other
 
 
 class DelayedHead(models.TextChoices):
-    """What a job that is not yet due does to the jobs of its key behind it."""
+    """Whether later jobs of a key may run before a delayed job that was sent earlier."""
 
-    PASS = "pass", _("they pass it")
-    BLOCK = "block", _("they wait for it")
+    PASS = "pass", _("later jobs pass it")
+    BLOCK = "block", _("later jobs wait for it")
 
 
 class OnExhausted(models.TextChoices):
-    """What becomes of an ordered key whose job has used up its attempts."""
+    """What happens to the key of an ordered job that has used up its attempts."""
 
     BLOCK = "block", _("the key waits for an operator")
-    SKIP = "skip", _("the key goes on")
+    SKIP = "skip", _("the next job of the key runs")
 
 
 def blocks_lane(policy: str) -> frozenset[JobState]:
-    """The states in which a job holds its lane against all others."""
+    """The states in which a job keeps all other jobs of its lane waiting."""
     return BLOCKING if policy == ORDERED else RUNNING

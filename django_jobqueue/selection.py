@@ -1,7 +1,7 @@
-"""A selection of jobs as a value: what an operator filtered by, stored with the operation that acts on it.
+"""A selection of jobs: the filters of an operator as a value, stored with the operation that acts on the jobs.
 
-The admin's filters and the command line's options build it, ``JobQuerySet.selected()`` interprets it, and as JSON it is
-kept in ``Operation.selection``, so that any process can continue the operation.
+The admin and the command line create it, and ``JobQuerySet.selected()`` applies it. It is stored as JSON in
+``Operation.selection``, so that any process can continue the operation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST_NUMBER = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Range(Generic[T]):
-    """From ``low`` to ``high``, both included; ``None`` is no bound."""
+    """From ``low`` to ``high``, both included; ``None`` means no bound."""
 
     low: T | None = None
     high: T | None = None
@@ -37,10 +37,10 @@ class Range(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which jobs an operator means: those named by ``ids``, or those that satisfy every other field that is given.
+    """Jobs that an operator selected: by ``ids``, or by filters, which a job must satisfy all.
 
-    Without any field it means all jobs. Raises ``InvalidOption`` for a value that a field cannot have, and for ``ids``
-    together with another filter.
+    Without any field it selects all jobs. Raises ``InvalidOption`` for a value that is not valid, and for ``ids``
+    together with a filter.
     """
 
     ids: tuple[UUID, ...] | None = None
@@ -59,7 +59,7 @@ class Selection:
     finalized_at: Range[datetime] | None = None
     attempt: Range[float] | None = None
     duration: Range[float] | None = None  # of the latest attempt, in seconds
-    # What the operator was shown (ruling B43): jobs sent after the number ``after_seq`` up to ``until_seq``, as they
+    # What the operator was shown: jobs sent after the number ``after_seq`` up to ``until_seq``, as they
     # were in the snapshot of the database that ``current_snapshot()`` returned.
     after_seq: int | None = None
     until_seq: int | None = None
@@ -81,7 +81,7 @@ class Selection:
         return self.ids is not None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that are given, as JSON can hold them."""
+        """The fields that are set, as JSON types."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.name in self._given()}
 
     @classmethod
@@ -114,7 +114,7 @@ def _guess(name: object) -> str:
     return f"Did you mean {close[0]!r}?" if close else ""
 
 
-# ------------------------------------------------------------------------------------------------- what a field may be
+# --------------------------------------------------------------------------------------------- checks of the fields
 
 
 def _text(name: str, value: object) -> str:

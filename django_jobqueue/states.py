@@ -1,4 +1,4 @@
-"""The states of a job, the sets the rest of the package speaks in, and the only list of transitions."""
+"""The states of a job, the named sets of states, and the only list of transitions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from django.utils.translation import gettext_lazy as _
 class JobState(models.TextChoices):
     CREATED = "created", _("created")  # waiting for its first attempt
     RETRY = "retry", _("retry")  # an attempt ended, waiting for the next
-    UNKNOWN_RETRY = "unknown_retry", _("unknown retry")  # its worker vanished, the outcome is not known
+    UNKNOWN_RETRY = "unknown_retry", _("unknown retry")  # its worker was lost, the outcome is not known
     ACTIVE = "active", _("active")  # a worker holds the claim
-    CANCELLING = "cancelling", _("cancelling")  # cancel was asked for, the handler may still run
+    CANCELLING = "cancelling", _("cancelling")  # cancellation was requested, the handler may still run
     COMPLETED = "completed", _("completed")
     FAILED = "failed", _("failed")  # attempts used up
     EXPIRED = "expired", _("expired")  # attempts used up, the last one by its time limit
     CANCELLED = "cancelled", _("cancelled")  # ended before it ever started
     STOPPED = "stopped", _("stopped")  # ended after it had started
-    UNKNOWN_STOPPED = "unknown_stopped", _("unknown stopped")  # cancelled, and nobody knows whether it ran
+    UNKNOWN_STOPPED = "unknown_stopped", _("unknown stopped")  # cancelled, its outcome is not known
 
 
 class Hold(models.TextChoices):
     """Why a waiting job is not fetchable."""
 
     UNTIL = "until", _("until its time")
-    LANE = "lane", _("a job of its key goes first")
+    LANE = "lane", _("another job of its key runs first")
 
 
 class FailureReason(models.TextChoices):
@@ -36,21 +36,21 @@ class FailureReason(models.TextChoices):
     ERROR = "error", _("the handler failed")
     EXPIRED = "expired", _("it took longer than allowed")
     HEARTBEAT = "heartbeat", _("its heartbeat stopped")
-    WORKER_LOST = "worker_lost", _("its worker vanished")
-    CRASH_LOOP = "crash_loop", _("it took down its worker three times")
+    WORKER_LOST = "worker_lost", _("its worker was lost")
+    CRASH_LOOP = "crash_loop", _("it crashed its worker too often")
     EXHAUSTED = "exhausted", _("attempts used up, skipped by its queue")
     RETRY_TAKEN = "retry_taken", _("another job of its key already waits for a retry")
     NO_HANDLER = "no_handler", _("no handler of that name")
     CANCELLED = "cancelled", _("cancelled")
     SKIPPED = "skipped", _("skipped by an operator")
-    RETURNED = "returned", _("given back before it ended")
+    RETURNED = "returned", _("returned to the queue before it ended")
 
 
 ELIGIBLE = frozenset({JobState.CREATED, JobState.RETRY, JobState.UNKNOWN_RETRY})
 RETRYING = frozenset({JobState.RETRY, JobState.UNKNOWN_RETRY})
 RUNNING = frozenset({JobState.ACTIVE, JobState.CANCELLING})
 DEAD = frozenset({JobState.FAILED, JobState.EXPIRED})
-BLOCKING = RETRYING | RUNNING | DEAD  # what blocks an ordered key
+BLOCKING = RETRYING | RUNNING | DEAD  # they block an ordered key
 FINAL = DEAD | {JobState.COMPLETED, JobState.CANCELLED, JobState.STOPPED, JobState.UNKNOWN_STOPPED}
 OCCUPIED = ELIGIBLE | RUNNING  # unfinished
 
@@ -90,6 +90,6 @@ def leads_to(target: JobState) -> frozenset[JobState]:
     return frozenset(state for state, following in FOLLOWS.items() if target in following)
 
 
-STOPPABLE = leads_to(JobState.STOPPED) - DEAD - {JobState.RETRY}  # what a worker may still stop
-RETRIABLE = leads_to(JobState.RETRY) & FINAL  # what an operator may give another attempt
-SKIPPABLE = leads_to(JobState.STOPPED) - RUNNING  # what an operator may end without another attempt
+STOPPABLE = leads_to(JobState.STOPPED) - DEAD - {JobState.RETRY}  # a worker may stop jobs in these states
+RETRIABLE = leads_to(JobState.RETRY) & FINAL  # an operator may give these jobs another attempt
+SKIPPABLE = leads_to(JobState.STOPPED) - RUNNING  # an operator may end these jobs without another attempt

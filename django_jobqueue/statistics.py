@@ -1,8 +1,8 @@
 """The counters and histograms that are kept for each queue and minute.
 
-A histogram is a list of numbers: how many times fell into each bucket. The first bucket is below a millisecond, and
-each further one reaches twice as far: bucket ``n`` holds times from ``BOUNDS[n - 1]`` to below ``BOUNDS[n]`` seconds,
-the last everything longer than twelve days. Buckets at the end that are empty are left out.
+A histogram is a list of counts, the number of durations in each bucket. Bucket ``n`` has the durations from
+``BOUNDS[n - 1]`` to below ``BOUNDS[n]`` seconds. The first bucket ends at a millisecond, each further bound is twice
+the one before, and the last bucket has all durations of twelve days and more. Empty buckets at the end are left out.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ Histogram = Sequence[int]
 
 
 def bucket_of(seconds: float) -> int:
-    """The number of the bucket that a time falls into."""
+    """The number of the bucket of a duration."""
     return bisect_right(BOUNDS, seconds)
 
 
 def percentile(histogram: Histogram, share: float) -> float | None:
-    """The time in seconds below which this share of the times lies, or ``None`` without any.
+    """The duration in seconds below which this share of the durations lies; ``None`` if the histogram is empty.
 
-    As exact as its bucket: times are taken to be spread evenly within one. What lies in the last bucket is told as
-    its lower end.
+    It is as exact as its bucket: durations are assumed to be spread evenly within a bucket. For the last bucket its
+    lower bound is returned.
     """
     total = sum(histogram)
     if not total:
         return None
-    wanted = min(max(share, 0.0), 1.0) * total
+    rank = min(max(share, 0.0), 1.0) * total
     for bucket, (upto, number) in enumerate(zip(accumulate(histogram), histogram, strict=True)):
-        if number and upto >= wanted:
+        if number and upto >= rank:
             low, high = _edges(bucket)
-            return low + (high - low) * max(0.0, wanted - (upto - number)) / number
+            return low + (high - low) * max(0.0, rank - (upto - number)) / number
     raise AssertionError("unreachable")
 
 
 def sum_of(histogram: Histogram) -> float:
-    """About how many seconds the times are together: each counts as the middle of its bucket."""
+    """The approximate sum of the durations in seconds: each counts as the middle of its bucket."""
     return sum(number * sum(_edges(bucket)) / 2 for bucket, number in enumerate(histogram))
 
 
@@ -52,6 +52,6 @@ def _edges(bucket: int) -> tuple[float, float]:
     return low, BOUNDS[bucket] if bucket < len(BOUNDS) else low
 
 
-def merged(one: Histogram, other: Histogram) -> list[int]:
-    """Both histograms as one."""
-    return [a + b for a, b in zip_longest(one, other, fillvalue=0)]
+def merged(left: Histogram, right: Histogram) -> list[int]:
+    """The sum of both histograms."""
+    return [a + b for a, b in zip_longest(left, right, fillvalue=0)]

@@ -1,6 +1,6 @@
-"""Text on its way into the database: names, keys and tags of a caller are checked, messages of a handler cleaned.
+"""Text for the database: names, keys and tags from callers are checked, messages from handlers are cleaned.
 
-All checks come before any SQL, because an error at INSERT would poison the caller's transaction.
+All checks run before any SQL, because an error of an INSERT would abort the caller's transaction.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:-]{0,99}")
 
 
 def check_text(value: object, *, option: str, max_length: int, required: bool = False) -> str:
-    """``value`` as plain text that PostgreSQL can store; ``InvalidOption`` if it is not that.
+    """``value`` as a plain string that PostgreSQL can store; ``InvalidOption`` if it is none.
 
-    None is the empty text.
+    ``None`` counts as the empty string.
     """
     if value is None and not required:
         return ""
     if not isinstance(value, str) or not issubclass(type(value), str):
-        raise InvalidOption(option, f"expected text, got {shown(value)}")
+        raise InvalidOption(option, f"expected a string, got {shown(value)}")
     if not value and required:
         raise InvalidOption(option, "must not be empty")
     if len(value) > max_length:
@@ -37,23 +37,23 @@ def check_text(value: object, *, option: str, max_length: int, required: bool = 
 
 
 def check_tags(tags: object) -> list[str]:
-    """Tags in their order, each once; ``InvalidOption`` for what is not a list of short texts."""
+    """Tags in their order, each once; ``InvalidOption`` if they are not a list of short strings."""
     if tags is None or (isinstance(tags, tuple | list) and not tags):
         return []
     if isinstance(tags, str | bytes):
-        raise InvalidOption("tags", "expected several texts, got one", hint=f"Write tags=[{tags[:40]!a}].")
+        raise InvalidOption("tags", "expected a list of strings, got one string", hint=f"Write tags=[{tags[:40]!a}].")
     if not isinstance(tags, Iterable) or isinstance(tags, Mapping):
-        raise InvalidOption("tags", f"expected a list of texts, got a value of type {type(tags).__name__}")
+        raise InvalidOption("tags", f"expected a list of strings, got a value of type {type(tags).__name__}")
     kept: dict[str, None] = {}
     for place, tag in enumerate(tags):
         kept[check_text(tag, option=f"tags[{place}]", max_length=MAX_TAG_LENGTH, required=True)] = None
         if len(kept) > MAX_TAGS:
-            raise InvalidOption("tags", f"there are more than {MAX_TAGS}")
+            raise InvalidOption("tags", f"expected at most {MAX_TAGS} tags")
     return list(kept)
 
 
 def check_queue_name(name: object) -> str:
-    """``name`` as the name of a queue; ``InvalidOption`` tells the first bad character."""
+    """``name`` as the name of a queue; ``InvalidOption`` names the first character that is not allowed."""
     if isinstance(name, str) and _QUEUE_NAME.fullmatch(name):
         return str.__str__(name)
     text = check_text(name, option="queue name", max_length=MAX_QUEUE_NAME, required=True)
@@ -73,20 +73,20 @@ def _spelled(character: str) -> str:
 
 
 def clean_text(value: object, *, max_chars: int) -> str:
-    """Text that can be stored, whatever ``value`` is; a long one is cut, and says so."""
-    text = _spoken(value)
+    """Any value as text that can be stored; a long text is cut and ends with a note of its length."""
+    text = _as_text(value)
     if len(text) <= max_chars:
         return storable(text)
     note = f"… (cut: {len(text):,} characters)"
     return (storable(text[: max(0, max_chars - len(note))]) + note)[:max_chars]
 
 
-def _spoken(value: object) -> str:
+def _as_text(value: object) -> str:
     if issubclass(type(value), str):
         return str.__str__(value)
     try:
         return str.__str__(str(value))
-    except Exception:  # an exception whose own message raises is still a failure to be told
+    except Exception:  # str() of an exception may raise, and the failure must be stored all the same
         return f"unprintable {type(value).__name__}"
 
 
@@ -96,18 +96,18 @@ def storable(text: str) -> str:
 
 
 def flaw_of(text: str) -> str:
-    """What PostgreSQL cannot store in ``text``, if anything."""
+    """What PostgreSQL cannot store in ``text``; empty if it can store all of it."""
     if text.isascii() and "\0" not in text:
         return ""
-    found = _UNSTORABLE.search(text)
-    if found is None:
+    match = _UNSTORABLE.search(text)
+    if match is None:
         return ""
-    name = "NUL" if found.group() == "\0" else "a lone surrogate"
-    return f"contains {name} ({found.group()!a}) at character {found.start()}"
+    name = "NUL" if match.group() == "\0" else "a lone surrogate"
+    return f"contains {name} ({match.group()!a}) at character {match.start()}"
 
 
 def shown(value: object) -> str:
-    """A short, printable form of what may be anything."""
+    """A short, printable form of any value."""
     if isinstance(value, str):
         return ascii(value[:40]) + ("…" if len(value) > 40 else "")
     if value is None or isinstance(value, int | float):
@@ -116,10 +116,10 @@ def shown(value: object) -> str:
 
 
 def printed(value: object) -> str:
-    """``str(value)``, or what comes nearest when that raises."""
+    """``str(value)``; if that raises, ``repr(value)``; if that raises too, the name of its type."""
     try:
         return str.__str__(str(value))
-    except Exception:  # not our code raises here, and a text is wanted all the same
+    except Exception:  # the value's own code may raise anything
         return _represented(value)
 
 

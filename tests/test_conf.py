@@ -113,7 +113,7 @@ def test_an_unknown_setting_is_refused_with_the_closest(settings, name, closest)
 def test_a_setting_like_no_other_is_refused_with_all_of_them(settings):
     settings.JOBQUEUE = {"ZZZ": 1}
 
-    with pytest.raises(ImproperlyConfigured, match="Known are QUEUES, SCHEDULES"):
+    with pytest.raises(ImproperlyConfigured, match="The settings are QUEUES, SCHEDULES"):
         get_settings()
 
 

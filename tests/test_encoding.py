@@ -147,8 +147,8 @@ def test_kinds_of_json_types_are_encoded_as_what_they_are(data, text):
         ({(1, 2): 2}, "data", "the key a value of type tuple is not text"),
         ({10**5000: 2}, "data", "the key unprintable int (int) is not text"),
         ({"n": 10**4300}, "data.n", "an int of 14,285 bits is too long"),
-        ({"my key": {"x-y": {1}}}, "data['my key']['x-y']", "a set is not JSON"),
-        ((1, [object()]), "data[1][0]", "a object is not JSON"),
+        ({"my key": {"x-y": {1}}}, "data['my key']['x-y']", "a value of type set is not JSON"),
+        ((1, [object()]), "data[1][0]", "a value of type object is not JSON"),
     ),
 )
 def test_a_refusal_names_the_path_and_the_problem(data, path, problem):
@@ -286,7 +286,7 @@ def test_data_is_refused_for_its_size_exactly_when_its_text_is_too_large(data, l
         (lambda: nested(10_000), "is nested more than 100 levels deep"),
     ),
 )
-def test_far_too_much_is_refused_quickly(make, problem):  # fault 52
+def test_far_too_much_is_refused_quickly(make, problem):  # F52
     data = make()
 
     before = time.process_time()
@@ -334,7 +334,7 @@ def test_an_encoder_makes_json_of_other_objects():
 
 
 def test_what_an_encoder_does_not_know_is_refused():
-    with pytest.raises(InvalidData, match=r"data\.a: a set is not JSON"):
+    with pytest.raises(InvalidData, match=r"data\.a: a value of type set is not JSON"):
         encode({"a": {1}}, encoder=DjangoJSONEncoder, **LIMITS)
 
 

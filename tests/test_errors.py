@@ -137,8 +137,8 @@ def test_a_missing_key_begins_with_the_words_of_the_specification():  # R021 B2
 
 
 def test_a_claim_that_was_lost_says_who_has_it_now():
-    assert "It is now claim 2." in str(ClaimLost(job_id=ID, attempt=1, now=2))
-    assert "now claim" not in str(ClaimLost(job_id=ID, attempt=1, now=1))
+    assert "Its current attempt is 2." in str(ClaimLost(job_id=ID, attempt=1, now=2))
+    assert "current attempt" not in str(ClaimLost(job_id=ID, attempt=1, now=1))
 
 
 def test_many_missing_jobs_are_not_all_listed():

@@ -44,21 +44,21 @@ def test_sensible_schedules_are_fine(found):
 @pytest.mark.parametrize(
     ("options", "id", "told", "hint"),
     (
-        ({"cron": "61 * * * *"}, "jobqueue.E012", "cron: '61' is no minute", "Write minute"),
+        ({"cron": "61 * * * *"}, "jobqueue.E012", "cron: '61' is not a valid minute", "Write minute"),
         ({"cron": "0 0 30 2 *"}, "jobqueue.E012", "never fires", "50 years"),
         ({"cron": "*/30 2 * 3 0L", "timezone": "Europe/Berlin"}, "jobqueue.E012", "never fires", "50 years"),
-        ({"cron": None}, "jobqueue.E012", "cron: expected text", ""),
-        ({"timezone": "Europe/Berln"}, "jobqueue.E013", "none named 'Europe/Berln'", "Did you mean 'Europe/Berlin'?"),
-        ({"timezone": None}, "jobqueue.E013", "timezone: expected text", ""),
+        ({"cron": None}, "jobqueue.E012", "cron: expected a string", ""),
+        ({"timezone": "Europe/Berln"}, "jobqueue.E013", "no time zone named 'Europe/Berln'", "Did you mean 'Europe/Berlin'?"),
+        ({"timezone": None}, "jobqueue.E013", "timezone: expected a string", ""),
         ({"queue": "mial"}, "jobqueue.E014", "'mial', which is not in JOBQUEUE['QUEUES']", "Did you mean 'mail'?"),
         ({"queue": "a;b"}, "jobqueue.E011", "queue: ';' is not allowed", "Use letters"),
-        ({"queue": 5}, "jobqueue.E011", "queue: expected text", ""),
+        ({"queue": 5}, "jobqueue.E011", "queue: expected a string", ""),
         ({"catch_up": "some"}, "jobqueue.E011", "catch_up: expected 'none' or 'last' or 'all'", ""),
         ({"enabled": 1}, "jobqueue.E011", "enabled: expected True or False", ""),
         ({"retry_limit": -1}, "jobqueue.E011", "retry_limit: must be at least 0", ""),
-        ({"data": {"x": object()}}, "jobqueue.E011", "data.x: a object is not JSON", ""),
+        ({"data": {"x": object()}}, "jobqueue.E011", "data.x: a value of type object is not JSON", ""),
         ({"croon": 1}, "jobqueue.E011", "croon: there is no such option", "Did you mean 'cron'?"),
-        ({"queue": "orders"}, "jobqueue.E011", "singleton_key: is missing", "'orders' is ordered"),
+        ({"queue": "orders"}, "jobqueue.E011", "singleton_key is missing", "'orders' is ordered"),
     ),
 )
 def test_a_wrong_option_is_an_error_that_names_the_schedule(found, options, id, told, hint):  # R367 R368

@@ -99,7 +99,7 @@ def test_other_database_errors_are_left_alone(queue):
 
 
 def test_a_model_sent_instead_of_its_id_is_told(queue):
-    with pytest.raises(InvalidData, match=r"data\.group: a Group is not JSON\. Send its pk and load the row"):
+    with pytest.raises(InvalidData, match=r"data\.group: a value of type Group is not JSON\. Send its pk and load the row"):
         services.send(queue.name, {"group": Group(name="a")})
 
 

@@ -32,11 +32,11 @@ from tests.json_values import (
         (WrongStr(), "unprintable WrongStr"),
     ),
 )
-def test_a_text_is_cleaned(value, text):  # fault 51
+def test_a_text_is_cleaned(value, text):  # F51
     assert clean_text(value, max_chars=100) == text
 
 
-def test_an_exception_whose_message_raises_is_told_by_its_class():  # fault 16
+def test_an_exception_whose_message_raises_is_told_by_its_class():  # F16
     class Rude(ValueError):
         def __str__(self):
             raise RuntimeError
@@ -74,8 +74,8 @@ def test_a_text_is_given_back_as_plain_text():
 @pytest.mark.parametrize(
     ("value", "problem"),
     (
-        (5, r"key: expected text, got 5 \(int\)"),
-        (b"x", "key: expected text, got a value of type bytes"),
+        (5, r"key: expected a string, got 5 \(int\)"),
+        (b"x", "key: expected a string, got a value of type bytes"),
         ("x" * 11, "key: has 11 characters; the limit is 10"),
         ("a\0", "key: contains NUL"),
         ("\ud800", "key: contains a lone surrogate"),
@@ -95,7 +95,7 @@ def test_a_required_text_is_not_empty(value):
 @pytest.mark.django_db
 @in_one_transaction
 @given(st.text(st.characters()))
-def test_a_text_is_refused_or_comes_back_byte_exact(value):  # fault 54
+def test_a_text_is_refused_or_comes_back_byte_exact(value):  # F54
     try:
         checked = check_text(value, option="key", max_length=1000)
     except InvalidOption:
@@ -125,15 +125,15 @@ def test_tags_keep_their_order_and_lose_their_doubles(tags, kept):
     ("tags", "problem"),
     (
         ("urgent", r"Write tags=\['urgent'\]"),
-        (b"urgent", "tags: expected several texts"),
-        (5, "tags: expected a list of texts"),
-        ({"a": 1}, "tags: expected a list of texts"),
+        (b"urgent", "tags: expected a list of strings, got one string"),
+        (5, "tags: expected a list of strings"),
+        ({"a": 1}, "tags: expected a list of strings"),
         ([""], r"tags\[0\]: must not be empty"),
-        (["a", None], r"tags\[1\]: expected text"),
-        (["a", 5], r"tags\[1\]: expected text"),
+        (["a", None], r"tags\[1\]: expected a string"),
+        (["a", 5], r"tags\[1\]: expected a string"),
         (["x" * 101], r"tags\[0\]: has 101 characters"),
         (["a\0"], r"tags\[0\]: contains NUL"),
-        ([str(n) for n in range(51)], "tags: there are more than 50"),
+        ([str(n) for n in range(51)], "tags: expected at most 50 tags"),
     ),
 )
 def test_what_are_not_tags_is_refused(tags, problem):
@@ -161,11 +161,11 @@ def test_a_name_of_a_queue_is_letters_digits_and_a_few_signs(name):
         ("", "queue name: must not be empty"),
         ("x" * 101, "queue name: has 101 characters; the limit is 100"),
         ("x" * 10_000, "queue name: has 10,000 characters"),
-        (None, "queue name: expected text"),
-        (5, "queue name: expected text"),
+        (None, "queue name: expected a string"),
+        (5, "queue name: expected a string"),
         ("a\0", "queue name: contains NUL"),
     ),
 )
-def test_any_other_name_of_a_queue_is_refused_with_the_reason(name, problem):  # fault 54
+def test_any_other_name_of_a_queue_is_refused_with_the_reason(name, problem):  # F54
     with pytest.raises(InvalidOption, match=problem):
         check_queue_name(name)

@@ -117,7 +117,7 @@ class Migration(migrations.Migration):
                 (
                     "delayed_head",
                     models.CharField(
-                        choices=[("pass", "they pass it"), ("block", "they wait for it")],
+                        choices=[("pass", "later jobs pass it"), ("block", "later jobs wait for it")],
                         db_default="pass",
                         max_length=5,
                         verbose_name="delayed head",
@@ -126,7 +126,7 @@ class Migration(migrations.Migration):
                 (
                     "on_exhausted",
                     models.CharField(
-                        choices=[("block", "the key waits for an operator"), ("skip", "the key goes on")],
+                        choices=[("block", "the key waits for an operator"), ("skip", "the next job of the key runs")],
                         db_default="block",
                         max_length=5,
                         verbose_name="on exhausted",
@@ -330,7 +330,7 @@ class Migration(migrations.Migration):
                     "hold",
                     models.CharField(
                         blank=True,
-                        choices=[("until", "until its time"), ("lane", "a job of its key goes first")],
+                        choices=[("until", "until its time"), ("lane", "another job of its key runs first")],
                         db_collation="C",
                         editable=False,
                         max_length=5,
@@ -469,14 +469,14 @@ class Migration(migrations.Migration):
                             ("error", "the handler failed"),
                             ("expired", "it took longer than allowed"),
                             ("heartbeat", "its heartbeat stopped"),
-                            ("worker_lost", "its worker vanished"),
-                            ("crash_loop", "it took down its worker three times"),
+                            ("worker_lost", "its worker was lost"),
+                            ("crash_loop", "it crashed its worker too often"),
                             ("exhausted", "attempts used up, skipped by its queue"),
                             ("retry_taken", "another job of its key already waits for a retry"),
                             ("no_handler", "no handler of that name"),
                             ("cancelled", "cancelled"),
                             ("skipped", "skipped by an operator"),
-                            ("returned", "given back before it ended"),
+                            ("returned", "returned to the queue before it ended"),
                         ],
                         db_default="",
                         editable=False,

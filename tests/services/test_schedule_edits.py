@@ -158,7 +158,7 @@ def test_a_schedule_made_past_the_verbs_is_due_from_the_next_pass_on(queue):  # 
     assert stored("bulk").next_at == first_slot("@hourly")
 
 
-def test_a_slot_that_a_new_zone_file_moved_is_not_sent_at_the_old_time(queue):  # fault 45
+def test_a_slot_that_a_new_zone_file_moved_is_not_sent_at_the_old_time(queue):  # F45
     services.create_schedule("nightly", "work", line_of(slots_ago(20)))
     edit_by_hand("nightly", next_at=slots_ago(10)[0])
 
@@ -166,7 +166,7 @@ def test_a_slot_that_a_new_zone_file_moved_is_not_sent_at_the_old_time(queue):  
     assert (jobs("work"), stored("nightly").next_at) == ([], first_slot(stored("nightly").cron))
 
 
-def test_saving_refuses_what_makes_no_sense_or_never_fires(queue):  # fault 46
+def test_saving_refuses_what_makes_no_sense_or_never_fires(queue):  # F46
     services.create_schedule("nightly", "work", "@daily")
 
     for values in ({"cron": "nope"}, {"cron": "0 0 30 2 *"}, {"timezone": "Mars"}):
@@ -199,7 +199,7 @@ def form(**values: Any) -> Any:
     ("field", "values", "told"),
     (
         ("cron", {"cron": "0 0 30 2 *"}, "never fires"),
-        ("cron", {"cron": "61 * * * *"}, "'61' is no minute"),
+        ("cron", {"cron": "61 * * * *"}, "'61' is not a valid minute"),
         ("timezone", {"timezone": "Europe/Berln"}, "Did you mean 'Europe/Berlin'?"),
         ("options", {"options": '{"retry_limt": 1}'}, "Did you mean 'retry_limit'?"),
         ("options", {"options": '{"cron": "@daily"}'}, "not an option of jobs"),
@@ -237,7 +237,7 @@ def test_a_form_makes_a_schedule(queue):  # R367
     (
         ({"cron": "nope"}, "expected five fields"),
         ({"cron": "0 0 30 2 *"}, "never fires"),
-        ({"timezone": "Mars"}, "there is none named 'Mars'"),
+        ({"timezone": "Mars"}, "there is no time zone named 'Mars'"),
     ),
 )
 @pytest.mark.parametrize("known", (True, False))
