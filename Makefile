@@ -1,8 +1,8 @@
-# Needs Python 3.11 or later. The virtual environment is made on first use, and again when
-# pyproject.toml changes. Java 17 adds the tests of the Spark pipeline.
+# Needs Python 3.11 or later. make creates the virtual environment on first use, and again when
+# pyproject.toml changes. With Java 17, the tests of the Spark pipeline run too.
 
-# The demo takes the newest Python that works here; tests take the one you have chosen, because Django's version hangs
-# on it. Names are tried, because a shim may stand for a version that is not switched on.
+# The demo uses the newest Python that works on this machine. Tests use the Python that you chose, because it decides which
+# Django is installed. Each name is tried, because a shim of pyenv may exist for a version that is not active.
 NEWEST = $(shell for one in python3.14 python3.13 python3.12 python3.11 python3; do \
 	$$one -c "import ensurepip, ssl, venv" >/dev/null 2>&1 && { echo $$one; break; }; done)
 PYTHON ?= $(if $(filter demo play,$(MAKECMDGOALS)),$(or $(NEWEST),python3),python3)
@@ -22,21 +22,21 @@ endif
 .PHONY: help demo play report test lint bench bench-spark nemesis mutants docs clean
 .DEFAULT_GOAL := help
 
-help:  ## say what there is
+help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo-installed  ## a shop in your browser, with workers, customers and the admin; ARGS='--port 8001'
+demo: $(VENV)/.demo-installed  ## open a shop in your browser, with workers, customers and the admin; ARGS='--port 8001'
 	@$(PY) -m example_project.demo $(ARGS)
 
-play: $(VENV)/.demo-installed  ## what strict order means, played in your terminal in twelve seconds
+play: $(VENV)/.demo-installed  ## show strict order in your terminal, in twelve seconds
 	@$(PY) -m example_project.play $(ARGS)
 
-report: $(VENV)/.report-installed  ## archive and analyze what happened in the demo's shop, and open the report; needs Java 17
+report: $(VENV)/.report-installed  ## archive and analyze the jobs of the demo's shop, and open the report; needs Java 17
 	@$(PY) -m example_project.report $(ARGS)
 
-# Races and faults go in a run of their own, because they look at the clock. They wait more than they work, so three
-# share two processors; those of one file stay together, because they share a server.
-test: $(VENV)/.dev-installed  ## every test this machine can run; NO_SKIPS=1: skips are failures
+# Races and faults have a run of their own, because they depend on the clock. They mostly wait, so three processes
+# share two processors. Tests of one file run in one process, because they share a server.
+test: $(VENV)/.dev-installed  ## run every test that this machine can run; NO_SKIPS=1: skips are failures
 ifeq ($(strip $(ARGS)),)
 	$(PY) -m pytest -q -n 2 --dist loadgroup -m "not concurrency and not faults"
 	$(PY) -m pytest -q -n 3 --dist loadfile -m "concurrency or faults"
@@ -44,27 +44,27 @@ else
 	$(PY) -m pytest -q $(ARGS)
 endif
 
-lint: $(VENV)/.dev-installed  ## style, format and types
+lint: $(VENV)/.dev-installed  ## check style, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: $(VENV)/.dev-installed  ## how fast it is on this machine
+bench: $(VENV)/.dev-installed  ## measure the speed on this machine
 	$(PY) -m tests.benchmarks $(ARGS)
 
-bench-spark: $(VENV)/.dev-installed  ## how fast the pipeline is, beside Spark's own JDBC source; needs libpostgresql-jdbc-java
+bench-spark: $(VENV)/.dev-installed  ## measure the pipeline, compared with Spark's own JDBC source; needs libpostgresql-jdbc-java
 	$(PY) -m tests.benchmarks.spark $(ARGS)
 
 nemesis: $(VENV)/.dev-installed  ## try to break every promise: ARGS="--minutes 10 --seed 7 --configuration default"
 	$(PY) -m tests.nemesis $(ARGS)
 
-mutants: $(VENV)/.dev-installed  ## whether a test fails without each condition, lock and order of the SQL: ARGS="--minutes 50"
+mutants: $(VENV)/.dev-installed  ## check that a test fails without each condition, lock and order of the SQL: ARGS="--minutes 50"
 	$(PY) -m tests.mutants $(ARGS)
 
-docs: $(VENV)/.dev-installed  ## the documentation, in docs/_build
+docs: $(VENV)/.dev-installed  ## build the documentation in docs/_build
 	$(PY) -m sphinx -W --keep-going -q docs docs/_build
 
-clean:  ## remove what make made
+clean:  ## remove all that make created
 	rm -rf $(VENV) .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build build dist
 
 $(VENV)/.demo-installed: pyproject.toml | $(PY)
@@ -82,7 +82,7 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "The venv module is missing: apt-get install python3-venv" >&2; exit 1; }
 
-# By uv where there is one or it can be had, because it is many times faster; else by pip.
+# Uses uv if it is installed or can be installed, because it is many times faster; otherwise pip.
 define install
 	@echo "installing .[$(1)] into $(VENV)"
 	@if uv --version >/dev/null 2>&1; then uv=uv; \

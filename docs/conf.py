@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "django_jobqueue" / "__init__.py").read_text())
 assert VERSION is not None
 
-# The reference of the verbs is taken from their docstrings: for that Django must be set up. No server is asked.
+# autodoc imports the package for its docstrings, so Django must be set up. No database server is needed.
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 settings.configure(
     INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_jobqueue"],

@@ -249,6 +249,14 @@ def test_links_of_pages_outside_the_documentation_name_files_that_exist(name):
     assert [link for link in relative if not (ROOT / link).exists()] == []
 
 
+def test_every_package_is_in_the_map_for_contributors():
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("| Package | Holds | May import |")[1].split("\n\n")[0]
+    mapped = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w/]+)`", row.split(" | ")[0])}
+    packages = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")}
+
+    assert packages - mapped == {".", "management"}
+
+
 def test_a_dead_letter_is_advised_for_stately_jobs_that_need_retries():  # R091
     advice = text_of("howto/choose-a-policy.md").split("## Stately queues and retries")[1]
 
