@@ -24,9 +24,10 @@ def error_line(error: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line of a text, without characters that a terminal would obey."""
+    """The first line of a text, without its full stop and without control characters."""
     lines = text.strip().splitlines()
     first = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in lines[0]) if lines else ""
+    first = first.removesuffix(".")
     return first if len(first) <= MAX_ERROR_CHARS else f"{first[: MAX_ERROR_CHARS - 1]}…"
 
 
