@@ -1,4 +1,4 @@
-"""Finding what is wrong with the queue, the server and the project, and mending what needs no judgement."""
+"""Find problems of the queues, the server and the project, and repair those that need no decision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..engine.databases import database, rows
 from . import indexes, schema, server, upkeep, work
-from .findings import Finding, Level, Limits, looked
+from .findings import Finding, Level, Limits, findings_of
 from .repairing import Repair, repair
 
 __all__ = ["Finding", "Level", "Limits", "Repair", "examine", "repair", "worst_first"]
@@ -15,20 +15,20 @@ ORDER = (Level.ERROR, Level.WARNING, Level.NOTICE)
 
 
 def examine(*, using: str | None = None, limits: Limits | None = None) -> list[Finding]:
-    """Look at everything, change nothing, and return what is wrong, the worst first.
+    """Run all checks, change nothing, and return what is wrong, the worst first.
 
-    Safe on a busy server: each look reads a bounded number of rows by an index, or the catalog.
+    It is safe on a busy server: each check reads the catalog, or a bounded number of rows along an index.
     """
     using, limits = database(using), limits or Limits()
-    found = list(looked(schema.unapplied_migrations, using, limits))
+    findings = list(findings_of(schema.unapplied_migrations, using, limits))
     if rows(using, "SELECT to_regclass('jobqueue_job')")[0][0] is not None:
-        found += server.pooler(using)  # compares transactions, so it cannot run inside one
+        findings += server.pooler(using)  # it compares transactions, so it cannot run inside one
         for look in (*server.LOOKS, *indexes.LOOKS, *schema.LOOKS):
-            found += looked(look, using, limits)
+            findings += findings_of(look, using, limits)
         for look in (*work.LOOKS, *upkeep.LOOKS):
-            found += looked(look, using, limits, by_index=True)
-    return worst_first(found)
+            findings += findings_of(look, using, limits, by_index=True)
+    return worst_first(findings)
 
 
-def worst_first(found: Iterable[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda finding: ORDER.index(finding.level))
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: ORDER.index(finding.level))

@@ -1,4 +1,4 @@
-"""What the doctor finds, and how it looks: every look is bounded, and one that fails says so and stops no other."""
+"""What the doctor finds, and how its checks run: each is bounded, and one that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOOK_TIMEOUT = "10s"
 
 class Level(StrEnum):
     NOTICE = "notice"  # worth knowing
-    WARNING = "warning"  # will hurt
-    ERROR = "error"  # hurts now
+    WARNING = "warning"  # will become a problem
+    ERROR = "error"  # is a problem now
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: what it means, and the exact command that mends it."""
+    """One problem: what it means, and the exact command that fixes it."""
 
     code: str
     level: Level
@@ -42,14 +42,14 @@ class Finding:
         return bool(self.sql) or self.repairs_lanes
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The finding as JSON types."""
         named = {name: value for name, value in asdict(self).items() if name not in ("sql", "repairs_lanes")}
         return named | {"level": self.level.value, "repairable": self.is_repairable, "sql": list(self.sql)}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From where on something is worth a word."""
+    """The limits above which the doctor reports something."""
 
     transaction_seconds: float = 300
     dead_rows: int = 20_000
@@ -57,9 +57,9 @@ class Limits:
     clock_seconds: float = 2.0
     notify_share: float = 0.5
     sequence_share: float = 0.9
-    overdue_seconds: float = OVERDUE_SECONDS  # an active job past its time, or a schedule past its slot
-    uncleaned_seconds: float = 86_400  # a finished job past the time it is to be deleted
-    kept_rows: int = 100_000  # in the part of a queue that deletes nothing
+    overdue_seconds: float = OVERDUE_SECONDS  # an active job past its deadline, or a schedule past its slot
+    uncleaned_seconds: float = 86_400  # a finished job past its time to be deleted
+    kept_rows: int = 100_000  # in the partition of a queue that deletes nothing
     sample: int = 1_000  # waiting jobs of a queue whose handlers are looked up
     listed: int = 10  # examples named in a finding
 
@@ -67,23 +67,23 @@ class Limits:
 Look = Callable[[str, Limits], Iterable[Finding]]
 
 
-def looked(look: Look, using: str, limits: Limits, *, by_index: bool = False) -> Iterator[Finding]:
-    """What one look finds; what it could not see, because it took too long or was not allowed to, is a finding too.
+def findings_of(look: Look, using: str, limits: Limits, *, by_index: bool = False) -> Iterator[Finding]:
+    """The findings of one check. If it takes too long or lacks a permission, that is a finding too.
 
-    It runs in a transaction, or, inside a caller's, under a savepoint, with a limit of time per statement. A look at
-    jobs is planned ``by_index``, see ``engine.sql.session``; one at the catalog would only suffer from that.
+    It runs in a transaction, or in a savepoint of the caller's transaction, with a time limit for each statement.
+    Checks of jobs are planned ``by_index``, see ``engine.sql.session``; checks of the catalog would be slower that way.
     """
     try:
         with transaction.atomic(using=using):
             before = rows(using, "SELECT current_setting('statement_timeout')")[0][0]
             _set(using, "statement_timeout", LOOK_TIMEOUT)
-            asked = partial(_all, look, using, limits)
-            found = planned_by_index(asked, using=using) if by_index else asked()
+            check = partial(_all, look, using, limits)
+            findings = planned_by_index(check, using=using) if by_index else check()
             _set(using, "statement_timeout", before)
     except DatabaseError as error:
         yield could_not_look(look.__name__.strip("_"), using, error)
     else:
-        yield from found
+        yield from findings
 
 
 def _all(look: Look, using: str, limits: Limits) -> list[Finding]:
@@ -95,9 +95,9 @@ def could_not_look(what: str, using: str, error: BaseException) -> Finding:
     return Finding(
         "not_looked",
         Level.NOTICE,
-        f"Could not look at {what.replace('_', ' ')}",
-        f"The database said: {text}",
-        "Try again when the server is less busy, or as a role that may: GRANT pg_monitor TO the role of Django.",
+        f"Could not check: {what.replace('_', ' ')}",
+        f"The database answered: {text}",
+        "Try again when the server is less busy, or grant Django's role the permission: GRANT pg_monitor TO the role.",
         {"look": what},
         using,
     )
@@ -111,16 +111,16 @@ def in_autocommit(using: str) -> bool:
     return connections[using].get_autocommit() and not connections[using].in_atomic_block
 
 
-def counted(number: int, one: str, many: str = "", *, most: int = 0) -> str:
-    """``1 job``, ``5 jobs``, and where nobody counted further than ``most``: ``1,000 or more jobs``."""
+def counted(number: int, singular: str, plural: str = "", *, most: int = 0) -> str:
+    """``1 job``, ``5 jobs``, and if the count stopped at ``most``: ``1,000 or more jobs``."""
     if number == 1:
-        return f"1 {one}"
+        return f"1 {singular}"
     more = " or more" if 0 < most <= number else ""
-    return f"{number:,}{more} {many or one + 's'}"
+    return f"{number:,}{more} {plural or singular + 's'}"
 
 
 def ago(seconds: float) -> str:
-    """``12 min``, ``3 h``, ``2 days``: one unit is enough to act."""
+    """``12 min``, ``3 h``, ``2 days``: a duration in one unit."""
     for unit, size in (("days", 86_400 * 2), ("h", 7_200), ("min", 120)):
         if seconds >= size:
             return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Our indexes: whether each that the models declare is there, valid, on every part, and what it should be."""
+"""Indexes: whether each one that the models declare exists, is valid on every partition, and is defined as declared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .findings import Finding, Level, Limits
 FIX = "manage.py jobs doctor --fix"
 APP = "jobqueue"
 
-# ----------------------------------------------------------------------------------------------- what there should be
+# -------------------------------------------------------------------------------------------------- declared indexes
 
 _CREATE = re.compile(
     r'^CREATE (?P<unique>UNIQUE )?INDEX "(?P<name>[^"]+)" ON "(?P<table>[^"]+)" (?P<rest>.*)$', re.DOTALL
@@ -28,20 +28,20 @@ _CREATE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An index, or a constraint that is one, as a model declares it."""
+    """An index that a model declares, or a unique constraint, which is an index too."""
 
     name: str
     table: str
     unique: bool
-    rest: str  # of its definition, after the table's name
-    constraint: str = ""  # what makes a constraint of the index
+    rest: str  # of its definition, after the name of the table
+    constraint: str = ""  # the statement that makes the index a constraint
 
     def create(self, *, name: str = "", table: str = "", how: str = "CONCURRENTLY ", only: str = "") -> str:
         kind = "UNIQUE INDEX" if self.unique else "INDEX"
         return f'CREATE {kind} {how}"{name or self.name}" ON {only}"{table or self.table}" {self.rest}'
 
     def part_name(self, part: str) -> str:
-        """The name of its piece on a part of the table; short enough, and unique however long the part's name."""
+        """The name of the index on a partition: unique, and not too long even if the partition's name is long."""
         digest = hashlib.sha256(f"{part} {self.name}".encode()).hexdigest()[:10]
         return f"{self.name[:50]}_{digest}"
 
@@ -52,8 +52,8 @@ def our_models() -> list[type[models.Model]]:
 
 
 def declared_indexes(using: str) -> list[Declared]:
-    """By name, as Django would create them."""
-    found = []
+    """The indexes as Django would create them."""
+    declared = []
     editor: Any = connections[using].schema_editor(collect_sql=True)
     for model in our_models():
         statements = [statement for statement in editor._model_indexes_sql(model) if statement is not None]
@@ -61,15 +61,15 @@ def declared_indexes(using: str) -> list[Declared]:
             if isinstance(constraint, UniqueConstraint) and constraint.condition is not None:
                 statements.append(constraint.create_sql(model, editor))
             elif isinstance(constraint, UniqueConstraint):
-                found.append(_plain_unique(model, constraint))
-        found += [_parsed(str(statement)) for statement in statements]
-    return found
+                declared.append(_plain_unique(model, constraint))
+        declared += [_parsed(str(statement)) for statement in statements]
+    return declared
 
 
 def _parsed(sql: str) -> Declared:
     match = _CREATE.match(sql)
     if match is None:
-        raise ValueError(f"Django wrote an index in a way that is not understood: {sql}")
+        raise ValueError(f"Django wrote an index in a form that the doctor cannot parse: {sql}")
     return Declared(match["name"], match["table"], bool(match["unique"]), match["rest"])
 
 
@@ -80,9 +80,9 @@ def _plain_unique(model: type[models.Model], constraint: UniqueConstraint) -> De
     return Declared(constraint.name, table, True, f"({columns})", makes)
 
 
-# ------------------------------------------------------------------------------------------------------ what there is
+# -------------------------------------------------------------------------------------------------- existing indexes
 
-# The indexes of our tables and of the parts of the job table; an index of a part may be a piece of the table's.
+# The indexes of our tables and of the partitions of the job table. One of a partition may belong to one of the table.
 INDEXES = """
 SELECT t.relname, i.relname, x.indisvalid, x.indisunique, x.indisprimary, p.relname,
     EXISTS (SELECT 1 FROM pg_stat_progress_create_index b WHERE b.index_relid = i.oid),
@@ -120,53 +120,66 @@ class Catalog:
         self.named = {index.name: index for index in self.indexes}
 
     def piece(self, declared: Declared, part: str) -> Index | None:
-        found = (i for i in self.indexes if i.table == part and i.piece_of == declared.name)
-        return next(found, None)
+        return next((i for i in self.indexes if i.table == part and i.piece_of == declared.name), None)
 
 
 def indexes(using: str, limits: Limits) -> Iterator[Finding]:
     catalog = Catalog(using)
     declared = declared_indexes(using)
-    for wanted in declared:
-        yield from _judged(catalog, wanted)
-    yield from _leftovers(catalog, {wanted.name for wanted in declared}, declared)
+    for index in declared:
+        yield from _compared(catalog, index)
+    yield from _leftovers(catalog, {index.name for index in declared}, declared)
     yield from _primary_keys(catalog)
 
 
-def _judged(catalog: Catalog, wanted: Declared) -> Iterator[Finding]:
-    index = catalog.named.get(wanted.name)
-    if wanted.table == PARENT:
-        pieces = {part: catalog.piece(wanted, part) for part in catalog.parts}
+def _compared(catalog: Catalog, declared_index: Declared) -> Iterator[Finding]:
+    index = catalog.named.get(declared_index.name)
+    if declared_index.table == PARENT:
+        pieces = {part: catalog.piece(declared_index, part) for part in catalog.parts}
         if index is None or not index.valid or any(piece is None or not piece.valid for piece in pieces.values()):
-            yield _partitioned(catalog, wanted, index, pieces)
+            yield _partitioned(catalog, declared_index, index, pieces)
     elif index is None:
-        yield _missing(catalog.using, wanted)
+        yield _missing(catalog.using, declared_index)
     elif not index.valid and not index.being_built:
-        yield _invalid(catalog.using, wanted)
-    elif wanted.constraint and not index.of_constraint:
-        yield _only_an_index(catalog.using, wanted)
+        yield _invalid(catalog.using, declared_index)
+    elif declared_index.constraint and not index.of_constraint:
+        yield _only_an_index(catalog.using, declared_index)
 
 
-def _missing(using: str, wanted: Declared) -> Finding:
-    sql = (wanted.create(), wanted.constraint) if wanted.constraint else (wanted.create(),)
-    return _finding(using, "missing_index", wanted, f"The index {wanted.name} is missing", sql)
+def _missing(using: str, declared_index: Declared) -> Finding:
+    sql = (
+        (declared_index.create(), declared_index.constraint)
+        if declared_index.constraint
+        else (declared_index.create(),)
+    )
+    return _finding(using, "missing_index", declared_index, f"The index {declared_index.name} is missing", sql)
 
 
-def _invalid(using: str, wanted: Declared) -> Finding:
-    text = f"The index {wanted.name} is invalid"
-    return _finding(using, "invalid_index", wanted, text, (f'REINDEX INDEX CONCURRENTLY "{wanted.name}"',))
+def _invalid(using: str, declared_index: Declared) -> Finding:
+    text = f"The index {declared_index.name} is invalid"
+    return _finding(
+        using, "invalid_index", declared_index, text, (f'REINDEX INDEX CONCURRENTLY "{declared_index.name}"',)
+    )
 
 
-def _only_an_index(using: str, wanted: Declared) -> Finding:
-    return _finding(using, "missing_constraint", wanted, f"{wanted.name} is no constraint yet", (wanted.constraint,))
+def _only_an_index(using: str, declared_index: Declared) -> Finding:
+    return _finding(
+        using,
+        "missing_constraint",
+        declared_index,
+        f"{declared_index.name} is an index, but not a constraint yet",
+        (declared_index.constraint,),
+    )
 
 
-def _partitioned(catalog: Catalog, wanted: Declared, index: Index | None, pieces: dict[str, Index | None]) -> Finding:
-    """The table's own first, without building anything; then each part's, without stopping anybody; then together.
+def _partitioned(
+    catalog: Catalog, declared_index: Declared, index: Index | None, pieces: dict[str, Index | None]
+) -> Finding:
+    """Create the index of the table without building it, then build it on each partition without blocking writes.
 
-    The table's becomes valid by itself when the last piece is attached.
+    Each is attached to the index of the table, which becomes valid when the last one is attached.
     """
-    sql = [] if index is not None else [wanted.create(how="", only="ONLY ")]
+    sql = [] if index is not None else [declared_index.create(how="", only="ONLY ")]
     broken = [part for part, piece in pieces.items() if piece is None or not piece.valid]
     for part in broken:
         piece = pieces[part]
@@ -174,39 +187,46 @@ def _partitioned(catalog: Catalog, wanted: Declared, index: Index | None, pieces
             sql.append(f'REINDEX INDEX CONCURRENTLY "{piece.name}"')
             name = piece.name
         else:
-            name = wanted.part_name(part)
+            name = declared_index.part_name(part)
             if name in catalog.named:
                 sql.append(f'DROP INDEX CONCURRENTLY "{name}"')
-            sql.append(wanted.create(name=name, table=part))
-        sql.append(f'ALTER INDEX "{wanted.name}" ATTACH PARTITION "{name}"')
+            sql.append(declared_index.create(name=name, table=part))
+        sql.append(f'ALTER INDEX "{declared_index.name}" ATTACH PARTITION "{name}"')
     what = "missing" if index is None or any(pieces[part] is None for part in broken) else "invalid"
     where = "" if index is None else f" on {', '.join(broken[:5])}{' and others' if len(broken) > 5 else ''}"
     return _finding(
-        catalog.using, f"{what}_index", wanted, f"The index {wanted.name} is {what}{where}", tuple(sql), parts=broken
+        catalog.using,
+        f"{what}_index",
+        declared_index,
+        f"The index {declared_index.name} is {what}{where}",
+        tuple(sql),
+        parts=broken,
     )
 
 
-def _finding(using: str, code: str, wanted: Declared, title: str, sql: tuple[str, ...], **facts: Any) -> Finding:
-    law = (
-        "It is a law of the queue: without it, two jobs may do what only one may."
-        if wanted.unique
-        else "Without it, verbs read whole tables."
+def _finding(
+    using: str, code: str, declared_index: Declared, title: str, sql: tuple[str, ...], **facts: Any
+) -> Finding:
+    meaning = (
+        "It enforces a rule of the queue: without it, two jobs can wait or run where only one may."
+        if declared_index.unique
+        else "Without it, queries read whole tables."
     )
     return Finding(
         code,
         Level.ERROR,
         title,
-        f"{law} It was dropped, or its CREATE INDEX CONCURRENTLY failed. It is built again without stopping anybody.",
+        f"{meaning} It was dropped, or its CREATE INDEX CONCURRENTLY failed. Building it again does not block writes.",
         FIX,
-        {"index": wanted.name, "table": wanted.table, **facts},
+        {"index": declared_index.name, "table": declared_index.table, **facts},
         using,
         sql=sql,
     )
 
 
 def _leftovers(catalog: Catalog, names: set[str], declared: list[Declared]) -> Iterator[Finding]:
-    """Invalid indexes that nobody declared: what a cancelled build left behind."""
-    ours = names | {wanted.part_name(part) for wanted in declared for part in catalog.parts}
+    """Invalid indexes that no model declares: a cancelled build left them behind."""
+    ours = names | {declared_index.part_name(part) for declared_index in declared for part in catalog.parts}
     for index in catalog.indexes:
         if index.valid or index.being_built or index.primary or index.piece_of or index.name in names:
             continue
@@ -215,9 +235,9 @@ def _leftovers(catalog: Catalog, names: set[str], declared: list[Declared]) -> I
         yield Finding(
             "leftover_index",
             Level.WARNING,
-            f"{index.name} on {index.table} is an invalid leftover",
-            "A build of it was cancelled or failed. Every write keeps it up to date and no query can use it."
-            + (" It is built anew besides." if half_done else ""),
+            f"{index.name} on {index.table} is an invalid leftover index",
+            "Its build was cancelled or failed. Every write keeps it up to date, but no query can use it."
+            + (" The finding about the missing index builds it again." if half_done else ""),
             FIX,
             {"index": index.name, "table": index.table},
             catalog.using,
@@ -236,7 +256,7 @@ def _primary_keys(catalog: Catalog) -> Iterator[Finding]:
                 "missing_primary_key",
                 Level.ERROR,
                 f"{table} has no primary key",
-                "Nothing finds its rows, and nothing keeps them apart. Building it stops all writes while it lasts.",
+                "Rows are not found by their id, and two rows can have the same id. Building it blocks all writes.",
                 f"{sql};",
                 {"table": table},
                 catalog.using,
@@ -252,28 +272,28 @@ WHERE x.indrelid = ANY(%s::regclass[])
 
 
 def index_definitions(using: str, limits: Limits) -> Iterator[Finding]:
-    """Indexes that have the right name and are another index, by what the server itself makes of the declaration."""
+    """Indexes with the right name and another definition than the server gives the declared index."""
     declared = declared_indexes(using)
-    there = _definitions(using, {wanted.table for wanted in declared})
+    existing = _definitions(using, {declared_index.table for declared_index in declared})
     expected = _as_the_server_says(using, declared)
-    for wanted in declared:
-        if wanted.name in there and there[wanted.name] != expected[wanted.name]:
-            yield _other(using, wanted, there[wanted.name], expected[wanted.name])
+    for declared_index in declared:
+        if declared_index.name in existing and existing[declared_index.name] != expected[declared_index.name]:
+            yield _other(using, declared_index, existing[declared_index.name], expected[declared_index.name])
 
 
 def _definitions(using: str, tables: Iterable[str]) -> dict[str, str]:
-    found = rows(using, DEFINITIONS, [[f'"{table}"' for table in tables]])
-    return {name: _AFTER_TABLE.sub(r"\g<unique>", definition) for name, definition in found}
+    definitions = rows(using, DEFINITIONS, [[f'"{table}"' for table in tables]])
+    return {name: _AFTER_TABLE.sub(r"\g<unique>", definition) for name, definition in definitions}
 
 
 _AFTER_TABLE = re.compile(r"^CREATE (?P<unique>UNIQUE )?INDEX .*? ON (?:ONLY )?.*? (?=USING )")
 
 
 def _as_the_server_says(using: str, declared: list[Declared]) -> dict[str, str]:
-    """The same indexes on empty copies of the tables, which are gone at once."""
-    copies = {wanted.table: f"{wanted.table}_as_declared" for wanted in declared}
+    """The definitions of the same indexes on empty copies of the tables; the copies are rolled back."""
+    copies = {declared_index.table: f"{declared_index.table}_as_declared" for declared_index in declared}
     sql = [f'CREATE TEMPORARY TABLE "{copy}" (LIKE "{table}")' for table, copy in copies.items()]
-    sql += [wanted.create(how="", table=copies[wanted.table]) for wanted in declared]
+    sql += [declared_index.create(how="", table=copies[declared_index.table]) for declared_index in declared]
     with transaction.atomic(using=using):
         execute(using, "; ".join(sql))
         expected = _definitions(using, copies.values())
@@ -281,11 +301,11 @@ def _as_the_server_says(using: str, declared: list[Declared]) -> dict[str, str]:
     return expected
 
 
-def _other(using: str, wanted: Declared, there: str, expected: str) -> Finding:
-    """The right one is built beside it, and takes its name when it is complete; a law is never without its index."""
-    new = replace(wanted, name=f"{wanted.name}_new")
+def _other(using: str, declared_index: Declared, existing: str, expected: str) -> Finding:
+    """The declared index is built beside it and takes its name when it is complete, so no rule is ever unenforced."""
+    new = replace(declared_index, name=f"{declared_index.name}_new")
     sql = [f'DROP INDEX IF EXISTS "{new.name}"']
-    if wanted.table == PARENT:
+    if declared_index.table == PARENT:
         sql.append(new.create(how="", only="ONLY "))
         for (part,) in rows(using, PARTS):
             sql += [
@@ -295,16 +315,23 @@ def _other(using: str, wanted: Declared, there: str, expected: str) -> Finding:
             ]
     else:
         sql.append(new.create())
-    drop = f'ALTER TABLE "{wanted.table}" DROP CONSTRAINT "{wanted.name}"' if wanted.constraint else ""
-    sql += [drop or f'DROP INDEX "{wanted.name}"', f'ALTER INDEX "{new.name}" RENAME TO "{wanted.name}"']
-    sql += [wanted.constraint] if wanted.constraint else []
+    drop = (
+        f'ALTER TABLE "{declared_index.table}" DROP CONSTRAINT "{declared_index.name}"'
+        if declared_index.constraint
+        else ""
+    )
+    sql += [
+        drop or f'DROP INDEX "{declared_index.name}"',
+        f'ALTER INDEX "{new.name}" RENAME TO "{declared_index.name}"',
+    ]
+    sql += [declared_index.constraint] if declared_index.constraint else []
     return Finding(
         "other_index",
         Level.ERROR,
-        f"{wanted.name} is not the index that the models declare",
-        f"It is {there}; it should be {expected}. Verbs rely on it.",
+        f"{declared_index.name} is not the index that the models declare",
+        f"It is {existing}; it should be {expected}. Queries rely on it.",
         FIX,
-        {"index": wanted.name, "table": wanted.table, "is": there, "should_be": expected},
+        {"index": declared_index.name, "table": declared_index.table, "is": existing, "should_be": expected},
         using,
         sql=tuple(sql),
     )

@@ -1,4 +1,4 @@
-"""Mending what the doctor found, where that needs no judgement."""
+"""Repair what the doctor found, where no decision is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What became of one finding."""
+    """The outcome of repairing one finding."""
 
     code: str
     title: str
@@ -40,15 +40,15 @@ class Repair:
 
 
 def repair(findings: Iterable[Finding]) -> list[Repair]:
-    """Mend what can be mended, one after another; a failure stops only that one.
+    """Repair what can be repaired, one finding after another; a failure does not stop the others.
 
-    Raises ``InvalidOption`` inside ``atomic()``: an index is built without stopping anybody only outside.
+    Raises ``InvalidOption`` inside ``atomic()``, because indexes are built without blocking writes only outside.
     """
-    mendable = [finding for finding in findings if finding.is_repairable]
-    for finding in mendable:
+    repairable = [finding for finding in findings if finding.is_repairable]
+    for finding in repairable:
         if not in_autocommit(database(finding.database or None)):
             raise InvalidOption("findings", "repair() cannot be called inside atomic()")
-    return [_repaired(finding) for finding in mendable]
+    return [_repaired(finding) for finding in repairable]
 
 
 def _repaired(finding: Finding) -> Repair:
@@ -64,7 +64,7 @@ def _repaired(finding: Finding) -> Repair:
 
 
 def _run(using: str, statement: str) -> None:
-    """What builds without stopping anybody takes its time; what stops everybody waits only a moment, and then again."""
+    """Run a statement. One that locks out other sessions waits only a moment for its lock, and then tries again."""
     if statement.startswith(ALONE):
         execute(using, statement)
         return

@@ -1,4 +1,4 @@
-"""The rest of our tables: constraints as the models declare them, parts, sequences, migrations."""
+"""The other parts of the schema: CHECK constraints, partitions, sequences and migrations."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WHERE c.contype = 'c' AND t.oid = ANY(%s::regclass[])
 
 
 def constraints(using: str, limits: Limits) -> Iterator[Finding]:
-    """CHECK constraints; the parts of the job table cannot be without those of the table."""
+    """CHECK constraints of the models. Partitions inherit those of the job table, so they are not checked."""
     editor: Any = connections[using].schema_editor(collect_sql=True)
     tables = [f'"{model._meta.db_table}"' for model in our_models()]
-    there = {(table, name): valid for table, name, valid in rows(using, CHECKS, [tables])}
+    existing = {(table, name): valid for table, name, valid in rows(using, CHECKS, [tables])}
     for model in our_models():
         table = model._meta.db_table
         for constraint in model._meta.constraints:
-            valid = there.get((table, constraint.name))
+            valid = existing.get((table, constraint.name))
             if not isinstance(constraint, CheckConstraint) or valid:
                 continue
             validate = f'ALTER TABLE "{table}" VALIDATE CONSTRAINT "{constraint.name}"'
@@ -45,7 +45,7 @@ def _check(using: str, table: str, name: str, sql: tuple[str, ...]) -> Finding:
         "missing_constraint" if len(sql) > 1 else "invalid_constraint",
         Level.ERROR,
         f"The constraint {name} of {table} is {what}",
-        "Rows that make no sense are not refused; what reads them may do anything.",
+        "The database accepts rows that break it, and the code does not expect such rows.",
         FIX,
         {"constraint": name, "table": table},
         using,
@@ -57,7 +57,7 @@ def _check(using: str, table: str, name: str, sql: tuple[str, ...]) -> Finding:
 
 
 def partitions(using: str, limits: Limits) -> Iterator[Finding]:
-    """A queue that should have a part of its own, and has none: its verbs look where no jobs are."""
+    """Queues that should have a partition of their own and have none: their jobs are not found."""
     parts = {row[0] for row in rows(using, PARTS)}
     for queue in Queue.objects.using(using).filter(partition=True).values_list("name", flat=True):
         part = partition_name(queue)
@@ -66,8 +66,8 @@ def partitions(using: str, limits: Limits) -> Iterator[Finding]:
             yield Finding(
                 "missing_partition",
                 Level.ERROR,
-                f"The queue {queue!r} has lost its part of the job table",
-                f"The table {part} is not there, or not attached, and fetches look nowhere else.",
+                f"The queue {queue!r} has lost its partition of the job table",
+                f"The table {part} does not exist or is not attached, and fetches read only this table.",
                 f"{create_partition_sql(literal, part)};",
                 {"queue": queue, "table": part},
                 using,
@@ -87,11 +87,13 @@ def sequences(using: str, limits: Limits) -> Iterator[Finding]:
         facts = {"sequence": name, "last_value": last, "max_value": largest, "cycles": cycles}
         if largest < LARGEST or cycles:
             sql = f"ALTER SEQUENCE {name} AS bigint NO MAXVALUE NO CYCLE"
-            yield _sequence(using, name, f"It ends at {largest:,}, which a bigint does not.", f"{sql};", facts, (sql,))
+            yield _sequence(
+                using, name, f"It ends at {largest:,}, but a bigint can be larger.", f"{sql};", facts, (sql,)
+            )
         else:
             table, column = (PARENT, "greatest(max(seq), max(position))") if name == f"{PARENT}_seq" else (None, "")
             find = f"(SELECT COALESCE({column}, 1) FROM {table})" if table else "(the largest number in use)"
-            text = "Nobody sends so many jobs: somebody set it. Set it back to the largest number in use."
+            text = "So many jobs cannot have been sent: it was set by hand. Set it back to the largest number in use."
             lock = f"BEGIN; LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE; " if table else ""
             end = " COMMIT;" if table else ""
             yield _sequence(using, name, text, f"{lock}SELECT setval('{name}', {find});{end}", facts, ())
@@ -113,8 +115,8 @@ def unapplied_migrations(using: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "unapplied_migrations",
             Level.ERROR,
-            f"Not applied: {counted(len(missing), 'migration')} of jobqueue",
-            f"The code expects what they make: {', '.join(sorted(missing))}.",
+            f"{counted(len(missing), 'migration')} of jobqueue not applied",
+            f"The code needs these migrations: {', '.join(sorted(missing))}.",
             f"manage.py migrate jobqueue{'' if using == 'default' else f' --database {using}'}",
             {"migrations": sorted(missing)},
             using,

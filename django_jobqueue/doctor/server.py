@@ -1,4 +1,4 @@
-"""The server: old transactions, dead rows, its clock, what stands before it, and what it would lose in a crash."""
+"""The server: old transactions, dead rows, its clock, a pooler in front of it, and settings that can lose data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .findings import Finding, Level, Limits, ago, could_not_look, in_autocommit
 
 # ------------------------------------------------------------------------------------------------- old transactions
 
-# Only sessions of this database hold back its dead rows. A role without pg_read_all_stats sees no times of others.
+# Only sessions of this database keep its dead rows. A role without pg_read_all_stats sees no times of other users.
 SESSIONS = """
 SELECT pid, usename, application_name, state, extract(epoch FROM clock_timestamp() - xact_start)::float8,
     left(query, 500), backend_xid IS NOT NULL
@@ -29,7 +29,7 @@ SELECT gid, owner, extract(epoch FROM clock_timestamp() - prepared)::float8 FROM
 WHERE database = current_database() AND prepared < clock_timestamp() - %s * interval '1 second'
 ORDER BY prepared LIMIT %s
 """
-HOLDS = "While it is open, dead rows cannot be removed and every fetch reads past more of them."
+HOLDS = "While it is open, dead rows cannot be removed, and every fetch has to read past more of them."
 
 
 def open_transactions(using: str, limits: Limits) -> Iterator[Finding]:
@@ -37,11 +37,11 @@ def open_transactions(using: str, limits: Limits) -> Iterator[Finding]:
         using, SESSIONS, [limits.transaction_seconds, limits.listed]
     ):
         who = f"user {user!r}{f', {application}' if application else ''}"
-        locks = " It has written, so it may hold locks besides." if writes else ""
+        locks = " It has written, so it may also hold locks." if writes else ""
         yield Finding(
             "open_transaction",
             _how_bad(age, limits),
-            f"A transaction is open for {ago(age)} (pid {pid})",
+            f"A transaction has been open for {ago(age)} (pid {pid})",
             f"{who}, {state}. {HOLDS}{locks} Its last query: {query}",
             f"SELECT pg_terminate_backend({pid});",
             {"pid": pid, "user": user, "application": application, "state": state, "seconds": age, "query": query},
@@ -54,7 +54,7 @@ def prepared_transactions(using: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "prepared_transaction",
             _how_bad(age, limits),
-            f"A prepared transaction is open for {ago(age)} ({gid})",
+            f"A prepared transaction has been open for {ago(age)} ({gid})",
             f"Owner {owner!r}. {HOLDS} It outlives restarts: only COMMIT PREPARED or ROLLBACK PREPARED ends it.",
             f"ROLLBACK PREPARED '{gid}';",
             {"gid": gid, "owner": owner, "seconds": age},
@@ -78,7 +78,7 @@ def hidden_sessions(using: str, limits: Limits) -> Iterator[Finding]:
             "hidden_sessions",
             Level.NOTICE,
             "Sessions of other users cannot be seen",
-            f"{hidden:,} of them, so their old transactions are not found.",
+            f"There are {hidden:,}. Their old transactions cannot be found.",
             f"GRANT pg_read_all_stats TO {user};",
             {"sessions": hidden},
             using,
@@ -108,8 +108,8 @@ def dead_rows(using: str, limits: Limits) -> Iterator[Finding]:
                 "dead_rows",
                 Level.WARNING,
                 f"{table} has {dead:,} dead rows",
-                f"Beside {live:,} live ones; it was vacuumed {when}. Autovacuum does not keep up, or an old "
-                "transaction keeps it from removing them. Every scan reads past them.",
+                f"It has {live:,} live rows; it was vacuumed {when}. Autovacuum does not keep up, or an old "
+                "transaction prevents it from removing dead rows. Every scan has to read past them.",
                 f"VACUUM (ANALYZE) {table};",
                 facts,
                 using,
@@ -127,7 +127,7 @@ def _autovacuum_off(using: str, table: str, facts: dict[str, Any]) -> Finding:
         "autovacuum_off",
         Level.WARNING,
         f"Autovacuum is off for {table}",
-        "Nobody removes its dead rows, which every attempt of a job leaves behind.",
+        "Its dead rows are not removed, and every attempt of a job leaves some.",
         f"{reset};" if on else everywhere,
         facts,
         using,
@@ -146,7 +146,7 @@ def _tables() -> list[str]:
 
 
 def clock(using: str, limits: Limits) -> Iterator[Finding]:
-    execute(using, "SELECT 1")  # the first answer of a session takes longer
+    execute(using, "SELECT 1")  # the first statement of a session takes longer
     before = datetime.now(tz=UTC)
     server = rows(using, "SELECT extract(epoch FROM clock_timestamp())::float8")[0][0]
     skew = clock_skew(before, datetime.fromtimestamp(server, tz=UTC), datetime.now(tz=UTC))
@@ -155,23 +155,23 @@ def clock(using: str, limits: Limits) -> Iterator[Finding]:
             "clock_skew",
             Level.WARNING,
             f"The clock of this machine differs from the server's by {abs(skew):,.1f} s",
-            f"It is {'behind' if skew > 0 else 'ahead'}. Due times, leases and retries go by the server's clock and "
-            "are not affected; what your code computes (start_after=…, logs) is.",
-            "Let both follow a time server: timedatectl set-ntp true",
+            f"It is {'behind' if skew > 0 else 'ahead'}. Due times, leases and retries use the server's clock and are "
+            "not affected. Times that your code computes (start_after=…, logs) are wrong by this difference.",
+            "Synchronize both with a time server: timedatectl set-ntp true",
             {"seconds": skew},
             using,
         )
 
 
 def clock_skew(before: datetime, server: datetime, after: datetime) -> float:
-    """By how many seconds the server is ahead, at least: the answer was made some time between the two looks here."""
+    """By how many seconds the server is ahead, at least: it read its clock at some time between our two readings."""
     if server > after:
         return (server - after) / timedelta(seconds=1)
     return min((server - before) / timedelta(seconds=1), 0.0)
 
 
 def pooler(using: str) -> list[Finding]:
-    """Whether something stands between this process and the server that ``POOLER`` does not know of."""
+    """Whether connections go through a pooler although ``POOLER`` is off."""
     if get_settings().POOLER:
         return []
     try:
@@ -185,14 +185,14 @@ def pooler(using: str) -> list[Finding]:
         Finding(
             "pooler",
             Level.ERROR if shares else Level.WARNING,
-            "A pooler stands before the database",
+            "Connections go through a pooler",
             f"{' '.join(signs.values())} "
             + (
                 "It gives each transaction another session, so LISTEN and session locks are lost."
                 if shares
-                else "If it pools transactions, LISTEN and session locks are lost; if it pools sessions, all is well."
+                else "If it pools transactions, LISTEN and session locks are lost. If it pools sessions, they work."
             ),
-            "Set JOBQUEUE['POOLER'] = True, or give workers a connection around the pooler.",
+            "Set JOBQUEUE['POOLER'] = True, or connect workers to the server directly.",
             {"signs": sorted(signs)},
             using,
         )
@@ -213,8 +213,8 @@ def _signs_of_a_pooler(using: str) -> dict[str, str]:
         pids |= {pid for pid, _ in answers}
         if len(pids) > 1 or any(kept != token for _, kept in answers):
             signs["lost_session"] = "Settings of the session are lost between transactions."
-    if told not in pids:  # a pooler makes up the key with which queries are cancelled
-        signs["other_pid"] = f"The connection was told pid {told}, and talks to pid {min(pids)}."
+    if told not in pids:  # a pooler sends a pid of its own, with which clients cancel queries
+        signs["other_pid"] = f"The connection was told pid {told}, but its statements run in pid {min(pids)}."
     return signs
 
 
@@ -227,11 +227,11 @@ def notifications(using: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "notify_queue",
             Level.ERROR if share > 0.9 else Level.WARNING,
-            f"The queue of notifications is {share:.0%} full",
-            "Some session listens inside a transaction that it does not end. When the queue is full, NOTIFY fails: "
-            "sends still succeed, and workers find jobs by polling only.",
+            f"The server's queue of notifications is {share:.0%} full",
+            "A session that listens has a transaction open and does not end it. When the queue is full, NOTIFY fails: "
+            "sends still succeed, but workers find jobs by polling only.",
             "SELECT pid, query FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' ORDER BY xact_start; "
-            "then pg_terminate_backend(pid) of the one that listens.",
+            "then pg_terminate_backend(pid) for the session that listens.",
             {"share": share},
             using,
         )
@@ -239,9 +239,8 @@ def notifications(using: str, limits: Limits) -> Iterator[Finding]:
 
 SAFETY = {
     "fsync": "A crash of the machine can destroy the whole database.",
-    "full_page_writes": "A crash of the machine can leave torn pages, which nobody notices.",
-    "synchronous_commit": "A crash can lose the last moments: jobs that were sent, and ends that were recorded "
-    "(those jobs run again).",
+    "full_page_writes": "A crash of the machine can leave torn pages, which go unnoticed.",
+    "synchronous_commit": "A crash can lose the last commits: sent jobs, and outcomes of jobs, which then run again.",
 }
 
 

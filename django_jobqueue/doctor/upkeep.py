@@ -1,4 +1,4 @@
-"""The upkeep: maintenance, finished jobs nobody removes, lanes, schedules."""
+"""Maintenance, old finished jobs, stranded lanes and schedules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_SECONDS = 2
 
 
 def maintenance(using: str, limits: Limits) -> Iterator[Finding]:
-    """Whether the pass that workers do between jobs was done lately, and how it went."""
+    """Whether maintenance ran recently, and whether all of its steps succeeded."""
     last: Any = Maintenance.objects.using(using).annotate(now=StatementTimestamp()).first()
     late = max(limits.overdue_seconds, 5 * get_settings().MONITOR_SECONDS)
     now = StatementTimestamp()
@@ -38,8 +38,8 @@ def maintenance(using: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "maintenance_late",
             Level.WARNING,
-            "Workers are alive, and nobody maintains the queues",
-            f"The last pass was {when}. Overdue jobs do not end, and old ones are not deleted.",
+            "Workers are alive, but maintenance does not run",
+            f"The last pass was {when}. Overdue jobs are not expired, and old jobs are not deleted.",
             MAINTAIN,
             {"seconds": age},
             using,
@@ -51,7 +51,7 @@ def maintenance(using: str, limits: Limits) -> Iterator[Finding]:
                 Level.WARNING,
                 f"The step {step['name']!r} of the last maintenance failed",
                 str(step["error"]),
-                f"{MAINTAIN}, and see what it says; the log of django_jobqueue has the traceback.",
+                f"Run {MAINTAIN} and read its error; the log of django_jobqueue has the traceback.",
                 {"step": step["name"], "error": step["error"]},
                 using,
             )
@@ -61,7 +61,7 @@ def maintenance(using: str, limits: Limits) -> Iterator[Finding]:
 
 
 def finished_jobs(using: str, limits: Limits) -> Iterator[Finding]:
-    """What should be gone for long: nobody archives, or nobody cleans up."""
+    """Finished jobs that should have been deleted: the archive does not run, or cleanup does not."""
     archive = get_settings().ARCHIVE
     undeleted = health.undeleted_jobs(seconds=limits.uncleaned_seconds, most=CAP, using=using)
     for queue, number, age in undeleted:
@@ -70,8 +70,8 @@ def finished_jobs(using: str, limits: Limits) -> Iterator[Finding]:
             yield Finding(
                 "not_archived",
                 Level.WARNING,
-                f"Waiting for the archive: {counted(number, 'finished job', most=CAP)} of {queue!r}",
-                f"JOBQUEUE['ARCHIVE'] is on, so cleanup leaves them alone; the first should be gone for {ago(age)}.",
+                f"{counted(number, 'finished job', most=CAP)} of {queue!r} not archived",
+                f"JOBQUEUE['ARCHIVE'] is on, so cleanup keeps them. The oldest is overdue by {ago(age)}.",
                 "Run the archive, or set JOBQUEUE['ARCHIVE'] = False.",
                 facts,
                 using,
@@ -80,8 +80,8 @@ def finished_jobs(using: str, limits: Limits) -> Iterator[Finding]:
             yield Finding(
                 "not_cleaned_up",
                 Level.WARNING,
-                f"Not cleaned up: {counted(number, 'finished job', most=CAP)} of {queue!r}",
-                f"The first should be gone for {ago(age)}: no worker runs maintenance, or it does not keep up.",
+                f"{counted(number, 'finished job', most=CAP)} of {queue!r} not cleaned up",
+                f"The oldest is overdue by {ago(age)}: no worker runs maintenance, or it does not keep up.",
                 MAINTAIN,
                 facts,
                 using,
@@ -89,7 +89,7 @@ def finished_jobs(using: str, limits: Limits) -> Iterator[Finding]:
 
 
 def kept_forever(using: str, limits: Limits) -> Iterator[Finding]:
-    """Queues that delete nothing, by the estimate that the server keeps of their part of the table."""
+    """Large queues that delete no finished jobs, by the server's estimate of their partition."""
     sizes = dict(
         rows(
             using,
@@ -107,7 +107,7 @@ def kept_forever(using: str, limits: Limits) -> Iterator[Finding]:
                 "kept_forever",
                 Level.NOTICE,
                 f"{name!r} never deletes finished jobs",
-                f"delete_after_seconds is 0, and its part of the table has about {size:,} rows{shared}.",
+                f"delete_after_seconds is 0, and its partition has about {size:,} rows{shared}.",
                 f"update_queue({name!r}, delete_after_seconds=…) for new jobs; manage.py jobs purge {name} "
                 "--state completed for the old ones",
                 {"queue": name, "rows": size, "table": leaf},
@@ -119,7 +119,7 @@ def kept_forever(using: str, limits: Limits) -> Iterator[Finding]:
 
 
 def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
-    """Lanes in which a job waits for nobody. Looked at twice, because a large purge releases only after its commit."""
+    """Stranded lanes. They are searched twice, because a large purge releases lanes only after its commit."""
     first, is_complete = health.stranded_lanes(seconds=LOOK_SECONDS, using=using)
     again = health.stranded_lanes(seconds=LOOK_SECONDS, using=using).lanes if first else set()
     stranded = sorted(first & again)
@@ -127,8 +127,8 @@ def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "not_looked",
             Level.NOTICE,
-            "There are too many lanes to look at all of them",
-            f"They were looked at for {LOOK_SECONDS} s. Maintenance goes through all of them, some in each pass.",
+            "There are too many lanes to check all of them",
+            f"They were checked for {LOOK_SECONDS} s. Maintenance checks all of them, some in each pass.",
             MAINTAIN,
             {"look": "stranded_lanes"},
             using,
@@ -138,8 +138,9 @@ def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "stranded_lanes",
             Level.ERROR,
-            f"A job waits for nobody in {counted(len(stranded), 'lane')}",
-            f"{'; '.join(keys)}. That must not happen: please report it. Maintenance lets them go too.",
+            f"{counted(len(stranded), 'stranded lane')}",
+            f"{'; '.join(keys)}. Jobs in these lanes are held although no job is ahead of them. This is a bug: please "
+            "report it. Maintenance releases stranded lanes too.",
             "manage.py jobs doctor --fix",
             {"lanes": [{"queue": lane.queue, "key": lane.key} for lane in stranded[:CAP]]},
             using,
@@ -156,7 +157,7 @@ def schedules(using: str, limits: Limits) -> Iterator[Finding]:
             yield Finding(
                 "schedule_broken",
                 Level.ERROR,
-                f"The schedule {schedule.name!r} cannot send jobs, or nobody can do them",
+                f"The schedule {schedule.name!r} cannot send jobs, or its jobs have no handler",
                 problem,
                 "Correct it in the admin or in JOBQUEUE['SCHEDULES'], or disable it.",
                 {"schedule": schedule.name, "problem": problem},
@@ -167,7 +168,7 @@ def schedules(using: str, limits: Limits) -> Iterator[Finding]:
                 "schedule_late",
                 Level.WARNING,
                 f"The schedule {schedule.name!r} is late by {ago(late)}",
-                "Nobody looks for due schedules: no worker is alive, or all run with --no-schedules.",
+                "No process sends its jobs: no worker is alive, or all run with --no-schedules.",
                 "manage.py runjobs",
                 {"schedule": schedule.name, "seconds": late},
                 using,

@@ -1,4 +1,4 @@
-"""The work: handlers, workers, blocked keys, jobs that run too long."""
+"""Handlers, workers, blocked keys, and jobs that run too long."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..services.inspect import health
 from .findings import Finding, Level, Limits, ago, counted
 
 MAINTAIN = "manage.py jobs maintain --once"
-CAP = 1_000  # nobody needs to know more exactly
+CAP = 1_000  # counts stop here
 
 
 def waiting_without_handler(using: str, limits: Limits) -> Iterator[Finding]:
     try:
         handlers.autodiscover()
-    except Exception as error:  # whatever a project's modules raise
+    except Exception as error:  # the project's modules may raise anything
         yield Finding(
             "handlers_broken",
             Level.ERROR,
             "The handlers of this project cannot be imported",
             f"{type(error).__name__}: {error}",
-            "Mend the module that the error names; no worker of this code can start.",
+            "Correct the module that the error names; no worker can start with this code.",
             {"error": f"{type(error).__name__}: {error}"},
             using,
         )
@@ -43,17 +43,17 @@ def _no_handler(using: str, queue: str, name: str, number: int, limits: Limits) 
     return Finding(
         "no_handler",
         Level.NOTICE if by_hand else Level.WARNING,
-        f"No handler in this code for {counted(number, 'waiting job', most=limits.sample)} of {queue!r}",
+        f"{counted(number, 'waiting job', most=limits.sample)} of {queue!r} without a handler in this code",
         handlers.missing_text(queue, name)
         + (
-            " That is fine if a loop of your own fetches them."
+            " Nothing is wrong if your own code fetches these jobs."
             if by_hand
             else " A worker that runs this code will fail them."
         ),
-        f"Deploy the handler, or add aliases=[{name!r}] to the one that does its work now; or "
+        f"Deploy the handler, or add aliases=[{name!r}] to the handler that replaced it; or "
         f"manage.py jobs cancel --queue {queue} --handler {name}"
         if name
-        else f"Declare one with @job(queue={queue!r}), or mark one of several default=True.",
+        else f"Declare a handler with @job(queue={queue!r}); if there are several, mark one with default=True.",
         {"queue": queue, "handler": name, "waiting": number},
         using,
     )
@@ -63,27 +63,27 @@ def _no_handler(using: str, queue: str, name: str, number: int, limits: Limits) 
 
 
 def silent_workers(using: str, limits: Limits) -> Iterator[Finding]:
-    """Workers that say nothing and never said that they stop, and what they hold."""
+    """Workers that send no heartbeats and did not stop, and the jobs that they hold."""
     lost = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
     silent = Worker.objects.using(using).annotate(now=StatementTimestamp()).filter(stopped_at=None)
     silent = silent.filter(heartbeat_at__lte=StatementTimestamp() - lost).order_by("heartbeat_at")
-    found: list[Any] = list(silent[: limits.listed])
+    listed: list[Any] = list(silent[: limits.listed])
     held = dict(
         Job.objects.using(using)
         .running()
-        .filter(incarnation__in=[worker.pk for worker in found])
+        .filter(incarnation__in=[worker.pk for worker in listed])
         .order_by()
         .values_list("incarnation")
         .annotate(number=Count("*"))
     )
-    for worker in found:
+    for worker in listed:
         jobs, age = held.get(worker.pk, 0), (worker.now - worker.heartbeat_at).total_seconds()
         yield Finding(
             "worker_silent",
             Level.ERROR if jobs else Level.WARNING,
-            f"The worker {worker.name!r} is silent for {ago(age)}",
+            f"The worker {worker.name!r} has been silent for {ago(age)}",
             f"On {worker.host or 'an unknown host'}, pid {worker.pid or 'unknown'}; it holds {counted(jobs, 'job')}. "
-            "It was killed, or cannot reach the database, and no live worker has recovered its jobs.",
+            "It was killed or cannot reach the database, and no live worker has recovered its jobs.",
             MAINTAIN,
             {"worker": worker.name, "id": str(worker.pk), "host": worker.host, "pid": worker.pid, "seconds": age,
              "jobs": jobs},
@@ -102,9 +102,9 @@ def waiting_without_worker(using: str, limits: Limits) -> Iterator[Finding]:
         elif not any(not queues or queue in queues for queues in taken):
             yield Finding(
                 "no_worker",
-                Level.NOTICE if queue in letters else Level.ERROR,  # copies of what failed wait for a person
-                f"Nobody works on {queue!r}",
-                f"Its next job was sent {ago(age)} ago, and no live worker takes this queue.",
+                Level.NOTICE if queue in letters else Level.ERROR,  # dead letters wait for an operator
+                f"No worker takes jobs of {queue!r}",
+                f"Its next job was sent {ago(age)} ago, and no live worker takes jobs of this queue.",
                 f"manage.py runjobs --queue {queue}",
                 {"queue": queue, "seconds": age},
                 using,
@@ -132,7 +132,7 @@ def blocked_keys(using: str, limits: Limits) -> Iterator[Finding]:
             "blocked_keys",
             Level.WARNING,
             f"{counted(number, 'blocked key', most=CAP)} in {queue!r}, the longest for {ago(age)}",
-            "A job of each failed for good, and all behind it wait until an operator retries or skips it.",
+            "A job of each key failed for good, and later jobs of the key wait until an operator retries or skips it.",
             f"manage.py jobs blocked {queue}",
             {"queue": queue, "keys": number, "seconds": age},
             using,
@@ -144,8 +144,8 @@ def overdue_jobs(using: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "overdue_jobs",
             Level.ERROR,
-            f"Running longer than allowed, by up to {ago(age)}: {counted(number, 'job', most=CAP)} of {queue!r}",
-            "Nobody ends them: no worker that runs maintenance is alive.",
+            f"{counted(number, 'job', most=CAP)} of {queue!r} past the deadline by up to {ago(age)}",
+            "They are not expired: no worker that runs maintenance is alive.",
             MAINTAIN,
             {"queue": queue, "jobs": number, "seconds": age},
             using,

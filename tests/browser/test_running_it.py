@@ -31,7 +31,7 @@ def test_a_queue_is_paused_stops_and_is_resumed(tab, run):
     tab.open("/admin/jobqueue/queue/")
     expect(page.get_by_text("paused", exact=True)).to_be_visible()
     tab.open(f"/admin/jobqueue/job/{waiting.pk}/change/")
-    expect(page.get_by_text("is paused since")).to_be_visible()
+    expect(page.get_by_text("has been paused since")).to_be_visible()
     assert done == [1]
     tab.open("/admin/jobqueue/queue/mails/change/")
     page.get_by_role("button", name="Resume").click()

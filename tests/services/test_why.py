@@ -32,7 +32,7 @@ def test_a_running_job_says_who_has_it(queue, state):
 
     text = services.why(job)
 
-    assert text.startswith(f"It is running: worker '{WORKER}' holds attempt 1 since ")
+    assert text.startswith(f"It is running: worker '{WORKER}' has held attempt 1 since ")
     assert ("cancellation" in text) == (state == JobState.CANCELLING)
 
 
@@ -42,7 +42,7 @@ def test_an_ended_job_says_how_and_when(queue, state):
 
     text = services.why(job.pk)
 
-    assert text.startswith(f"It has ended: {JobState(state).label} since 2")
+    assert text.startswith(f"It has ended: {JobState(state).label} at 2")
     assert (ERROR in text) == (state in DEAD)
     assert "blocks the key" not in text
 
@@ -58,7 +58,7 @@ def test_a_paused_queue_is_named(queue, worker):
     job = sent(queue)
     services.pause(queue.name)
 
-    assert services.why(job).startswith(f"The queue '{queue.name}' is paused since 2")
+    assert services.why(job).startswith(f"The queue '{queue.name}' has been paused since 2")
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_the_job_that_blocks_the_key_is_named(fifo_queue, worker, state):
         assert ERROR in text
         assert "retry it or skip it" in text
     elif state in RUNNING:
-        assert "That is running since" in text
+        assert "That job has been running since" in text
     else:
-        assert "That waits for its next attempt, due" in text
+        assert "That job waits for its next attempt, which is due at" in text
 
 
 def test_an_earlier_job_of_the_key_is_named(fifo_queue, worker):
@@ -114,7 +114,7 @@ def test_the_job_that_has_the_policy_s_place_is_named(request, worker, name):
     running = JobFactory(queue=queue, state=JobState.ACTIVE)
     job = JobFactory(queue=queue, hold=Hold.LANE)
 
-    assert services.why(job).startswith(f"The queue '{queue.name}' is blocked by job {running.pk}. That is running")
+    assert services.why(job).startswith(f"The queue '{queue.name}' is blocked by job {running.pk}. That job has been running")
 
 
 def test_a_job_that_waits_for_its_time_says_until_when(queue, worker):
@@ -142,8 +142,8 @@ def test_a_queue_without_workers_is_named(queue):
 def test_tags_that_no_worker_takes_are_named(queue):
     Worker.objects.create(name="w", queues=[queue.name], tags=["eu", "gpu"])
 
-    assert services.why(sent(queue, tags=["eu"])) == "No live worker takes its tags (eu)."
-    assert services.why(sent(queue)) == "No live worker takes its tags (none)."
+    assert services.why(sent(queue, tags=["eu"])) == "No live worker takes jobs with its tags (eu)."
+    assert services.why(sent(queue)) == "No live worker takes jobs with its tags (none)."
     assert services.why(sent(queue, tags=["gpu", "eu"], priority=1)).startswith("Nothing holds it")
 
 
@@ -199,7 +199,7 @@ def test_why_changes_nothing(fifo_queue, django_assert_max_num_queries):
 def test_where_no_worker_is_known_one_is_told_how_to_start_one(queue):
     text = services.why(sent(queue))
 
-    assert text == "No worker is running here, and none was lately: start one with manage.py runjobs."
+    assert text == "No worker is running, and none was running recently: start one with manage.py runjobs."
 
 
 def test_a_handler_that_this_code_does_not_have_is_named_to_those_who_know_their_handlers(queue, worker):
@@ -242,7 +242,7 @@ def test_a_job_is_told_what_readers_by_group_take_first(queue, worker, state):  
         text = services.why(job)
 
     assert text.startswith("Nothing holds it")
-    assert f"But readers by group take job {other.pk} of the group 'A' first. That" in text
+    assert f"But grouped reads take job {other.pk} of the group 'A' first. That job" in text
     assert plans.sequential == []
     assert {"jobqueue_job_group_running", "jobqueue_job_group"} & plans.indexes
 
@@ -251,11 +251,11 @@ def test_a_job_that_is_first_of_its_group_is_told_of_nobody(queue, worker):
     first, second = sent(queue, group_key="A"), sent(queue, group_key="A")
 
     assert "group" not in services.why(first)
-    assert services.why(second).endswith(f"take job {first.pk} of the group 'A' first. That waits, too.")
+    assert services.why(second).endswith(f"take job {first.pk} of the group 'A' first. That job is waiting too.")
 
 
 def test_a_running_job_of_its_group_goes_before_even_if_it_was_sent_later(queue, worker):  # R036
     job = sent(queue, group_key="A")
     other = JobFactory(queue=queue, group_key="A", state=JobState.ACTIVE)
 
-    assert f"take job {other.pk} of the group 'A' first. That is running" in services.why(job)
+    assert f"take job {other.pk} of the group 'A' first. That job has been running" in services.why(job)

@@ -1,5 +1,5 @@
-"""Looking without touching: questions about jobs, lanes, queues and minutes, by what they are about.
+"""Read-only queries about jobs, lanes, queues and minutes, one module per subject.
 
-Those that users ask are in ``django_jobqueue.services``; the others are what the admin, metrics, the command line, the
-doctor and the pipeline ask.
+The public ones are exported by ``django_jobqueue.services``. The others serve the admin, the metrics, the command line,
+the doctor and the pipeline.
 """

@@ -1,4 +1,4 @@
-"""Which jobs an archive takes."""
+"""Which jobs an archive run takes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...engine.databases import rows
 
 
 def archivable_condition() -> str:
-    """The condition on jobs by which an archive reads them, for a process in which Django is not loaded."""
+    """The SQL condition for jobs that an archive run takes, for processes that do not load Django."""
     return sql.inspect.ARCHIVABLE
 
 
 def count_archivable(before: datetime, queues: Sequence[str] = (), *, using: str) -> int:
-    """How many jobs of these queues or of all an archive would take that ended before that moment."""
+    """How many jobs that ended before that moment an archive run would take; of these queues, or of all queues."""
     statement = sql.inspect.COUNT_ARCHIVABLE.format(queues=sql.inspect.OF_QUEUES if queues else "")
     return int(rows(using, statement, [before, *([list(queues)] if queues else [])])[0][0])

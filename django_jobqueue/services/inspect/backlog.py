@@ -1,4 +1,4 @@
-"""What waits, runs and failed for good in each queue: along the indexes of that, exact up to a limit."""
+"""How many jobs wait, run and failed for good in each queue: counted along indexes, exact up to a limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...timings import OVERDUE_SECONDS
 
 
 class Waiting(NamedTuple):
-    """Jobs of a queue that wait, in one state and for one reason."""
+    """Waiting jobs of a queue, in one state and with one hold."""
 
     queue: str
     state: str
@@ -26,15 +26,15 @@ class Waiting(NamedTuple):
 
 
 class Running(NamedTuple):
-    """Jobs of a queue that a worker holds, in one state."""
+    """Running jobs of a queue, in one state."""
 
     queue: str
     state: str
     number: int
 
 
-class Dead(NamedTuple):
-    """Jobs of a queue that failed for good, in one state, and for how long the first of them has."""
+class FailedForGood(NamedTuple):
+    """Jobs of a queue that failed for good, in one state, and how many seconds ago the first of them did."""
 
     queue: str
     policy: str
@@ -44,7 +44,7 @@ class Dead(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """A queue in which more jobs wait than its warning allows."""
+    """A queue in which more jobs wait than its ``warning_queue_size`` allows."""
 
     queue: str
     waiting: int
@@ -52,39 +52,39 @@ class Backlog(NamedTuple):
 
 
 class Pulse(NamedTuple):
-    """A mark that changes when there is something new for an operator to see, and how many jobs run."""
+    """A hash that changes when there is something new for an operator to see, and how many jobs run."""
 
     mark: str
     running: int
 
 
 def waiting(queues: Iterable[str] | None = None, *, most: int = MOST, using: str) -> list[Waiting]:
-    """Count what waits in these queues or in all: exact up to ``most`` of each kind."""
+    """Count the waiting jobs of these queues, or of all: exact up to ``most`` of each kind."""
     return [Waiting(*row) for row in count_waiting("state", queues, most, using)]
 
 
 def running(*, most: int, using: str) -> list[Running]:
-    """Count what runs: exact up to ``most`` of all queues together."""
+    """Count the running jobs: exact up to ``most`` of all queues together."""
     return [Running(*row) for row in _asked(using, sql.inspect.COUNT_RUNNING, {"most": most})]
 
 
-def dead(*, most: int, using: str) -> list[Dead]:
-    """Count what failed for good: exact up to ``most`` of each queue."""
-    return [Dead(*row) for row in _asked(using, sql.inspect.COUNT_DEAD, {"most": most})]
+def dead(*, most: int, using: str) -> list[FailedForGood]:
+    """Count the jobs that failed for good: exact up to ``most`` of each queue."""
+    return [FailedForGood(*row) for row in _asked(using, sql.inspect.COUNT_DEAD, {"most": most})]
 
 
 def oldest_fetchable(*, using: str) -> dict[str, float]:
-    """For how many seconds the oldest fetchable job of each queue that has one waits."""
+    """For how many seconds the oldest fetchable job of each queue has waited; queues without one are left out."""
     return {queue: max(0.0, seconds) for queue, seconds in _asked(using, sql.inspect.OLDEST_FETCHABLE)}
 
 
 def backlogs(*, using: str) -> list[Backlog]:
-    """Queues that were longer at the end of the last minute than their warning allows."""
+    """Queues in which, at the end of the last minute, more jobs waited than ``warning_queue_size`` allows."""
     return [Backlog(*row) for row in rows(using, sql.inspect.BACKLOGS)]
 
 
 def pulse(*, using: str) -> Pulse:
-    """Whether there is something new, for less than a fetch costs."""
+    """The pulse now. It costs less than a fetch."""
     limits = {"lost_seconds": get_settings().WORKER_LOST_SECONDS, "overdue_seconds": OVERDUE_SECONDS}
     number, *rest = _asked(using, sql.inspect.PULSE, limits)[0]
     return Pulse(hashlib.sha256(repr(rest).encode()).hexdigest()[:16], number)

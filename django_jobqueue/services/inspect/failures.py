@@ -1,4 +1,4 @@
-"""Failures that happened in the same place, together: what to look at when much fails at once."""
+"""Failed jobs grouped by the place in the code where they failed, for incidents in which many jobs fail."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ...engine.databases import rows
 from ...engine.transactions import in_transaction
 
 MOST_GROUPS = 200
-MOST_JOBS = 1_000  # of one group that are looked at, the latest
+MOST_JOBS = 1_000  # the latest of each group that are counted
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Jobs that failed for good in one place."""
+    """Jobs that failed for good in the same place."""
 
     fingerprint: str
-    number: int  # among the latest that failed there
+    number: int  # of the latest jobs that failed there
     is_capped: bool
     first_at: datetime | None
     last_at: datetime | None
@@ -30,10 +30,10 @@ class Group:
 
 def failure_groups(*, using: str) -> list[Group]:
     """The groups of jobs that failed for good, the latest first; a bounded number of each."""
-    given = {"groups": MOST_GROUPS, "jobs": MOST_JOBS}
-    found = in_transaction(using, partial(rows, using, sql.inspect.FAILURE_GROUPS, given))
+    limits = {"groups": MOST_GROUPS, "jobs": MOST_JOBS}
+    answer = in_transaction(using, partial(rows, using, sql.inspect.FAILURE_GROUPS, limits))
     groups = [
-        Group(mark, number, seen >= MOST_JOBS, first, last, ids[0], list(queues))
-        for mark, number, seen, first, last, ids, queues in found
+        Group(fingerprint, number, seen >= MOST_JOBS, first, last, ids[0], list(queues))
+        for fingerprint, number, seen, first, last, ids, queues in answer
     ]
     return sorted(groups, key=lambda group: (group.last_at is not None, group.last_at), reverse=True)

@@ -1,4 +1,4 @@
-"""What the doctor asks about jobs: each question reads a bounded number of rows by an index."""
+"""The doctor's queries about jobs. Each reads a bounded number of rows along an index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...engine.sweeps import Bounds
 
 
 class HandlerName(NamedTuple):
-    """The handler that some of the next jobs of a queue name."""
+    """A handler that some of the next jobs of a queue name, and how many do."""
 
     queue: str
     handler: str
@@ -37,14 +37,14 @@ class Counted(NamedTuple):
 
 
 class StrandedLane(NamedTuple):
-    """A lane in which a job is held although none is ahead of it."""
+    """A lane in which a job is held although no job is ahead of it."""
 
     queue: str
     key: str
 
 
 class Stranded(NamedTuple):
-    """The stranded lanes that were found, and whether there was time to look at all lanes."""
+    """The stranded lanes that were found, and whether all lanes could be checked in time."""
 
     lanes: set[StrandedLane]
     is_complete: bool
@@ -66,17 +66,17 @@ def blocked_keys(*, most: int, using: str) -> list[Counted]:
 
 
 def overdue_jobs(*, seconds: float, most: int, using: str) -> list[Counted]:
-    """Active jobs that are past their deadline by more than that: exact up to ``most`` of all queues together."""
+    """Active jobs that are past their deadline by ``seconds`` or more: exact up to ``most`` of all queues together."""
     return _counted(using, sql.inspect.OVERDUE, [seconds, most])
 
 
 def undeleted_jobs(*, seconds: float, most: int, using: str) -> list[Counted]:
-    """Finished jobs that should have been deleted longer ago than that: exact up to ``most`` of each queue."""
+    """Finished jobs that should have been deleted more than ``seconds`` ago: exact up to ``most`` of each queue."""
     return _counted(using, sql.inspect.NOT_DELETED, [seconds, most])
 
 
 def stranded_lanes(*, seconds: float, using: str) -> Stranded:
-    """Lanes in which a job waits for no other, looked for during that time."""
+    """Lanes in which a job is held by no other job; the search takes at most ``seconds``."""
     bounds = Bounds(until=time.monotonic() + seconds)
     lanes = {StrandedLane(lane.queue, lane.key) for lane in find_stranded(using, bounds)}
     return Stranded(lanes, not bounds.unfinished)

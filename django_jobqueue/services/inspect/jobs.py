@@ -1,4 +1,4 @@
-"""A job, a list, counts: looking without touching."""
+"""Read one job, lists of jobs, and counts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ...text import check_tags
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The jobs of a queue, or of all, that carry all of the tags, counted at one moment."""
+    """Counts of the jobs of a queue, or of all queues, that have all of the tags, taken at one moment."""
 
     queue: str | None
     tags: tuple[str, ...]
     by_state: dict[JobState, int]
     retries: int
-    oldest_age: timedelta | None  # of those that wait
+    oldest_age: timedelta | None  # of the waiting jobs
     average_completion: timedelta | None  # from first start to success
 
     def __getitem__(self, state: str) -> int:
@@ -61,12 +61,12 @@ class Stats:
 
     @property
     def failed(self) -> int:
-        """Jobs whose last attempt failed or is unknown and that wait for the next; the dead are among the stopped."""
+        """Jobs that wait for a retry. Jobs that failed for good count as ``stopped``."""
         return self._sum(RETRYING)
 
     @property
     def stopped(self) -> int:
-        """Everything final that did not succeed."""
+        """Jobs in a final state other than completed."""
         return self._sum(FINAL - {JobState.COMPLETED})
 
 
@@ -82,17 +82,17 @@ class Minute:
 
 
 def job_database(using: str | None = None) -> str:
-    """The alias of the database that jobs are in, unless one is named; ``ImproperlyConfigured`` if not PostgreSQL."""
+    """``using``, or by default the alias of the jobs' database; ``ImproperlyConfigured`` if it is not PostgreSQL."""
     return database(using)
 
 
 def get_job(id: UUID | str, *, queue: str | None = None, using: str | None = None) -> Job:
     """The job as it is now, or ``JobNotFound``."""
-    wanted = as_uuid(id)
-    found = Job.objects.using(database(using)).filter(pk=wanted)
-    job = (found if queue is None else found.in_queue(named(queue))).first()
+    job_id = as_uuid(id)
+    jobs = Job.objects.using(database(using)).filter(pk=job_id)
+    job = (jobs if queue is None else jobs.in_queue(named(queue))).first()
     if job is None:
-        raise JobNotFound(wanted)
+        raise JobNotFound(job_id)
     return job
 
 
@@ -107,22 +107,22 @@ def list_jobs(
     queue = check_exists(queue, using).name
     limit = check_int(limit, option="limit", minimum=0, maximum=LARGEST)
     offset = check_int(offset, option="offset", minimum=0, maximum=LARGEST)
-    found = Job.objects.using(using).in_queue(queue)
+    jobs = Job.objects.using(using).in_queue(queue)
     if state is not None:
-        found = found.in_state(check_state(state))
-    return list(found.order_by("seq")[offset : offset + limit])
+        jobs = jobs.in_state(check_state(state))
+    return list(jobs.order_by("seq")[offset : offset + limit])
 
 
 def blocked_keys(queue: str, *, using: str | None = None) -> list[str]:
-    """The keys of an ordered queue that a job blocks which failed for good, each once, longest blocked first.
+    """The blocked keys of an ordered queue, the longest blocked first.
 
     Raises ``QueueNotFound``, and ``NotOrdered`` for another policy.
     """
     using = database(using)
-    found = check_exists(queue, using)
-    if not found.is_ordered:
-        raise NotOrdered(found.name, found.policy)
-    keys = BlockedKey.objects.using(using).filter(queue=found).order_by("finalized_at", "seq")
+    stored = check_exists(queue, using)
+    if not stored.is_ordered:
+        raise NotOrdered(stored.name, stored.policy)
+    keys = BlockedKey.objects.using(using).filter(queue=stored).order_by("finalized_at", "seq")
     return list(keys.values_list("singleton_key", flat=True))
 
 
@@ -134,7 +134,7 @@ def stats(queue: str | None = None, *, tags: Iterable[str] = (), using: str | No
     if queue is not None:
         queue = check_exists(queue, using).name
         jobs = jobs.in_queue(queue)
-    found = (
+    counts = (
         jobs.order_by()
         .values("state")
         .annotate(
@@ -147,7 +147,7 @@ def stats(queue: str | None = None, *, tags: Iterable[str] = (), using: str | No
     )
     by_state = dict.fromkeys(JobState, 0)
     retries, oldest, took = 0, None, None
-    for row in found:
+    for row in counts:
         by_state[JobState(row["state"])] = row["number"]
         retries += row["retries"] or 0
         took = row["took"] or took
@@ -158,7 +158,7 @@ def stats(queue: str | None = None, *, tags: Iterable[str] = (), using: str | No
 
 
 def activity(queue: str | None = None, *, minutes: int = 60, using: str | None = None) -> list[Minute]:
-    """Jobs sent, completed and failed per queue and minute, for the last ``minutes``; minutes without any are left out.
+    """Jobs sent, completed and failed per queue and minute, for the last ``minutes``; empty minutes are left out.
 
     Raises ``QueueNotFound`` and ``InvalidOption``.
     """

@@ -1,4 +1,4 @@
-"""Who waits behind a blocked key, what runs next there, and who stands around a job in its lane."""
+"""Which jobs wait behind a blocked key, which of them runs next, and which jobs of its lane are around a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...policies import DelayedHead
 from ...states import BLOCKING, Hold
 
 AROUND = 3
-LOOKED_AROUND = 20_000  # numbers looked through on each side of a job
+LOOKED_AROUND = 20_000  # sequence numbers that are searched on each side of a job
 
 
 class Waiting(NamedTuple):
@@ -34,7 +34,7 @@ class Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class Behind:
-    """What waits behind the job that blocks a key: how many as far as is counted, the oldest, and what runs next."""
+    """The jobs that wait behind a blocked key: how many, up to a limit, the oldest, and the next one to run."""
 
     number: int = 0
     front: list[Waiting] = field(default_factory=list)
@@ -53,32 +53,32 @@ Lane = tuple[str, str]  # queue and key
 
 
 def behind(lanes: Iterable[Lane], *, using: str) -> dict[Lane, Behind]:
-    """Who waits in these lanes of ordered queues, by two statements."""
-    wanted = sorted(set(lanes))
-    if not wanted:
+    """The jobs that wait in these lanes of ordered queues, read by two statements."""
+    unique = sorted(set(lanes))
+    if not unique:
         return {}
-    return in_transaction(using, partial(_behind, wanted, using))
+    return in_transaction(using, partial(_behind, unique, using))
 
 
 def _behind(lanes: list[Lane], using: str) -> dict[Lane, Behind]:
-    given = {"queues": [queue for queue, _ in lanes], "keys": [key for _, key in lanes]}
-    found: dict[Lane, Behind] = {lane: Behind() for lane in lanes}
-    for queue, key, number in rows(using, sql.inspect.WAITING_IN_LANES, {**given, "most": MANY + 1}):
-        found[queue, key].number = number
-    for queue, key, *waiting in rows(using, sql.inspect.FRONTS_OF_LANES, {**given, "number": 1}):
-        found[queue, key].front.append(Waiting(*waiting))
-    blocks = Queue.objects.using(using).filter(name__in=given["queues"], delayed_head=DelayedHead.BLOCK)
-    patient = set(blocks.values_list("name", flat=True))
-    for (queue, _), one in found.items():
-        passed = [job for job in one.front if job.hold != Hold.UNTIL or queue in patient]
-        one.next = min(passed or one.front, key=lambda job: job.seq, default=None)
-    return found
+    params = {"queues": [queue for queue, _ in lanes], "keys": [key for _, key in lanes]}
+    by_lane: dict[Lane, Behind] = {lane: Behind() for lane in lanes}
+    for queue, key, number in rows(using, sql.inspect.WAITING_IN_LANES, {**params, "most": MANY + 1}):
+        by_lane[queue, key].number = number
+    for queue, key, *waiting in rows(using, sql.inspect.FRONTS_OF_LANES, {**params, "number": 1}):
+        by_lane[queue, key].front.append(Waiting(*waiting))
+    with_waiting_head = Queue.objects.using(using).filter(name__in=params["queues"], delayed_head=DelayedHead.BLOCK)
+    names = set(with_waiting_head.values_list("name", flat=True))
+    for (queue, _), lane in by_lane.items():
+        not_delayed = [job for job in lane.front if job.hold != Hold.UNTIL or queue in names]
+        lane.next = min(not_delayed or lane.front, key=lambda job: job.seq, default=None)
+    return by_lane
 
 
 def neighbours(job: Job, *, number: int = AROUND, using: str) -> tuple[list[Job], list[Job]]:
-    """Jobs of the same key sent before it and after it, nearest last and first; none where jobs have no key.
+    """Jobs of the same key sent before this job and after it, in their order; empty if the job has no key.
 
-    Finished ones are found only among the numbers near its own, because no index knows them by key.
+    Finished jobs are found only among the sequence numbers near its own, because no index has them by key.
     """
     if not job.singleton_key:
         return [], []
@@ -90,8 +90,8 @@ def _neighbours(job: Job, number: int, using: str) -> tuple[list[Job], list[Job]
     near = {other.pk: other for other in look(lane, number, before=job.seq, most=LOOKED_AROUND).jobs}
     near |= {other.pk: other for other in look(lane, number, after=job.seq, most=LOOKED_AROUND).jobs}
     near |= {other.pk: other for other in lane.filter(policy=job.policy).in_state(*BLOCKING)[:number]}
-    given = {"queues": [job.queue_id], "keys": [job.singleton_key], "number": number}
-    waiting = [row[2] for row in rows(using, sql.inspect.FRONTS_OF_LANES, given)]
+    params = {"queues": [job.queue_id], "keys": [job.singleton_key], "number": number}
+    waiting = [row[2] for row in rows(using, sql.inspect.FRONTS_OF_LANES, params)]
     near |= {other.pk: other for other in lane.filter(pk__in=waiting)}
     near.pop(job.pk, None)
     ordered = sorted(near.values(), key=lambda other: other.seq)

@@ -1,4 +1,4 @@
-"""Lists of jobs however many there are: a piece at a time, and counts that know when to stop."""
+"""Lists of any number of jobs, read page by page, and counts that stop at a limit."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ T = TypeVar("T")
 
 
 def look(jobs: QuerySet[J], number: int, *, before: int | None = None, after: int | None = None) -> Piece[J]:
-    """Up to ``number`` of these jobs, newest first: those sent before a number; or the oldest sent after one."""
+    """Up to ``number`` of these jobs, newest first: the latest sent before ``before``, or the first after ``after``."""
     return paging.look(jobs, number, before=before, after=after)
 
 
 def count(jobs: QuerySet[Any]) -> Count:
-    """How many these are, as far as that can be said at a bounded price."""
+    """How many rows these are; the count stops at a limit."""
     return paging.count(jobs)
 
 
 def count_shown(jobs: QuerySet[Any], verb: str, snapshot: str) -> Count:
-    """How many of these the verb would change that were in their state at the snapshot."""
+    """How many of these jobs the verb would change, of those that were in their present state at the snapshot."""
     return paging.count(Seen(verb, snapshot).among(jobs))
 
 
 def last_number(*, using: str) -> int:
-    """The number of the latest send."""
+    """The sequence number of the latest send."""
     return paging.last_number(using)
 
 
 def by_index(questions: Callable[[], T], *, statement_ms: int | None = None, using: str) -> T:
-    """Ask several questions in one transaction, planned by our indexes whatever the statistics say.
+    """Run several queries in one transaction and have them planned along our indexes, whatever the statistics say.
 
-    With ``statement_ms`` no statement may take longer; in a caller's transaction its own limit is restored.
+    ``statement_ms`` is the time limit for each statement. In a caller's transaction, its own limit is restored.
     """
 
     def bounded() -> T:

@@ -1,4 +1,4 @@
-"""What happened in queues over time, from what is kept for each minute."""
+"""What happened in queues over time, from the statistics of each minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...engine.databases import rows
 
 
 class StepSums(NamedTuple):
-    """What happened in one step of time, and the most that waited and was blocked in it."""
+    """What happened in one step of time, and the most waiting jobs and blocked keys in it."""
 
     at: datetime
     sent: int
@@ -31,7 +31,7 @@ class StepTimes(NamedTuple):
 
 
 def sums(queues: Sequence[str], *, since: datetime, step: timedelta, using: str) -> list[StepSums]:
-    """What happened in these queues together, in steps of that length; steps without anything are left out."""
+    """What happened in these queues together, in steps of that length; empty steps are left out."""
     return [
         StepSums(at, int(sent), int(completed), int(failed), int(retried), waiting, blocked)
         for at, sent, completed, failed, retried, waiting, blocked in rows(
@@ -41,7 +41,7 @@ def sums(queues: Sequence[str], *, since: datetime, step: timedelta, using: str)
 
 
 def times(queues: Sequence[str], *, since: datetime, step: timedelta, using: str) -> list[StepTimes]:
-    """How long jobs of these queues waited and ran, in steps of that length; steps without any are left out."""
+    """How long jobs of these queues waited and ran, in steps of that length; empty steps are left out."""
     return [
         StepTimes(at, [int(n) for n in waited], [int(n) for n in ran])
         for at, waited, ran in rows(using, sql.statistics.TIMES, _params(queues, since, step))

@@ -1,4 +1,4 @@
-"""Why a job is not running, in a sentence or two."""
+"""Explain in a sentence or two why a job is not running."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def why(
     queue: str | None = None,
     using: str | None = None,
 ) -> str:
-    """In a sentence or two: why this job is not running, or what became of it. Raises ``JobNotFound``.
+    """Explain in a sentence or two why this job is not running, or how it ended. Raises ``JobNotFound``.
 
-    A process that has discovered its handlers passes :func:`django_jobqueue.handlers.find` as ``find_handler``, and is
-    told when the job's is not among them.
+    A process that has discovered its handlers can pass :func:`django_jobqueue.handlers.find` as ``find_handler``. Then
+    the answer also says if this code has no handler for the job.
     """
     using = database_of(job, using)
-    found = get_job(id_of(job), queue=queue, using=using)
-    state = JobState(found.state)
+    stored = get_job(id_of(job), queue=queue, using=using)
+    state = JobState(stored.state)
     if state in RUNNING:
-        return _why_running(found)
+        return _why_running(stored)
     if state in FINAL:
-        return _why_ended(found)
-    return in_transaction(using, partial(_why_waiting, found, using, find_handler))  # planned by index
+        return _why_ended(stored)
+    return in_transaction(using, partial(_why_waiting, stored, using, find_handler))  # planned by index
 
 
 def _why_running(job: Job) -> str:
     who = f"worker {job.assignee!r}" if job.assignee else "a worker"
-    text = f"It is running: {who} holds attempt {job.attempt} since {_time(job.assigned_at)}."
+    text = f"It is running: {who} has held attempt {job.attempt} since {_time(job.assigned_at)}."
     if job.state == JobState.CANCELLING:
-        text += " Its cancellation was asked for, and the worker has not answered yet."
+        text += " Its cancellation was requested, and the worker has not confirmed it yet."
     return text
 
 
 def _why_ended(job: Job) -> str:
-    text = f"It has ended: {job.get_state_display()} since {_time(job.finalized_at)}."
+    text = f"It has ended: {job.get_state_display()} at {_time(job.finalized_at)}."
     if job.error and job.state != JobState.COMPLETED:
         last = job.error.strip().splitlines()[-1][:200]
         text += f" {last}" if last.endswith((".", "!", "?")) else f" {last}."
@@ -66,7 +66,7 @@ def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object
     if queue is None:
         return f"Its queue {job.queue_id!r} does not exist any more."
     if queue.is_paused:
-        return f"The queue {queue.name!r} is paused since {_time(queue.paused_at)}{_by_whom(queue, using)}."
+        return f"The queue {queue.name!r} has been paused since {_time(queue.paused_at)}{_by_whom(queue, using)}."
     ahead = _ahead_in_lane(job, queue, using)
     if ahead is not None:
         return ahead
@@ -78,13 +78,13 @@ def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object
 
 
 def _by_whom(queue: Queue, using: str) -> str:
-    """Who paused it and why, if that was said."""
+    """Which operator paused the queue and why, if that is known."""
     pauses = Operation.objects.using(using).filter(verb="pause", queue=queue.name, started_at__gte=queue.paused_at)
-    found = pauses.order_by("started_at").first()
-    if found is None:
+    pause = pauses.order_by("started_at").first()
+    if pause is None:
         return ""
-    reason = found.reason.strip().rstrip(".")
-    return (f", by {found.operator!r}" if found.operator else "") + (f": {reason}" if reason else "")
+    reason = pause.reason.strip().rstrip(".")
+    return (f", by {pause.operator!r}" if pause.operator else "") + (f": {reason}" if reason else "")
 
 
 def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
@@ -108,7 +108,7 @@ def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
 
 
 def _ahead_in_group(job: Job, using: str) -> str:
-    """What keeps it from readers by group, which plain readers do not care for."""
+    """Which job of its group is fetched first by grouped reads. Other fetches ignore groups."""
     if not job.group_key or job.policy != QueuePolicy.STANDARD:
         return ""
     group = Job.objects.using(using).in_queue(job.queue_id).filter(group_key=job.group_key).exclude(group_key="")
@@ -116,17 +116,17 @@ def _ahead_in_group(job: Job, using: str) -> str:
     other = running or group.in_state(*OCCUPIED | DEAD).order_by("group_key", "seq").first()
     if other is None or other.pk == job.pk:
         return ""
-    does = "That waits, too." if other.state == JobState.CREATED else _what_it_does(other)
-    return f" But readers by group take job {other.pk} of the group {job.group_key!r} first. {does}"
+    does = "That job is waiting too." if other.state == JobState.CREATED else _what_it_does(other)
+    return f" But grouped reads take job {other.pk} of the group {job.group_key!r} first. {does}"
 
 
 def _what_it_does(other: Job) -> str:
     if other.state in DEAD:
         error = other.error.strip().splitlines()[-1][:200] if other.error.strip() else "no error text"
-        return f"That failed for good at {_time(other.finalized_at)} ({error}): retry it or skip it."
+        return f"That job failed for good at {_time(other.finalized_at)} ({error}): retry it or skip it."
     if other.state in RUNNING:
-        return f"That is running since {_time(other.assigned_at)}."
-    return f"That waits for its next attempt, due {_time(other.start_after)}."
+        return f"That job has been running since {_time(other.assigned_at)}."
+    return f"That job waits for its next attempt, which is due at {_time(other.start_after)}."
 
 
 def _no_worker(job: Job, using: str) -> str | None:
@@ -135,10 +135,10 @@ def _no_worker(job: Job, using: str) -> str | None:
     takers = [worker for worker in live if not worker.queues or job.queue_id in worker.queues]
     if not takers:
         if not Worker.objects.using(using).exists():
-            return "No worker is running here, and none was lately: start one with manage.py runjobs."
+            return "No worker is running, and none was running recently: start one with manage.py runjobs."
         return f"No live worker takes jobs of the queue {job.queue_id!r}."
     if not any(set(worker.tags) <= set(job.tags) for worker in takers):
-        return f"No live worker takes its tags ({', '.join(job.tags) or 'none'})."
+        return f"No live worker takes jobs with its tags ({', '.join(job.tags) or 'none'})."
     return None
 
 
@@ -146,10 +146,8 @@ def _no_handler(job: Job, find_handler: Callable[[str, str], object] | None) -> 
     if find_handler is None or find_handler(job.queue_id, job.name) is not None:
         return None
     if job.name:
-        return f"This code has no handler named {job.name!r}: a worker that runs it will fail the job."
-    return (
-        f"The job names no handler, and this code has none for the queue {job.queue_id!r}, or several and no default."
-    )
+        return f"This code has no handler named {job.name!r}: a worker that runs this code will fail the job."
+    return f"The job names no handler, and this code has no default handler for the queue {job.queue_id!r}."
 
 
 def _place(job: Job, using: str) -> str:
