@@ -63,7 +63,7 @@ def test_a_worker_for_an_unknown_queue_is_told_the_closest(handler, capsys, monk
     with pytest.raises(SystemExit):
         call_command("runjobs", "--queue", "wrok")
 
-    assert "The queue 'wrok' does not exist yet; it is waited for. Did you mean 'work'?" in capsys.readouterr().err
+    assert "The queue 'wrok' does not exist yet; the worker waits until it does. Did you mean 'work'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", (services.send, services.get_queue, services.fetch))

@@ -1,4 +1,4 @@
-"""What a subcommand answers: one document for machines, text for people, and an exit code."""
+"""The answer of a subcommand: a JSON document, text for the terminal, and an exit code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from django.utils.timezone import is_naive, localtime
 
 from ..states import DEAD, JobState
 
-WIDEST = 60  # of a column; the JSON has everything
+WIDEST = 60  # characters of a column; the JSON has all of them
 GAP = "  "
 
 
 class Code(IntEnum):
-    """How the command ends; scripts rely on these."""
+    """The exit codes; scripts rely on them."""
 
     FINE = 0
     FOUND = 1
@@ -33,12 +33,12 @@ class Code(IntEnum):
 
 
 MEANINGS = {
-    Code.FINE: "done, and nothing to complain about",
-    Code.FOUND: "something was refused or called off; or (blocked, doctor, audit) something was found",
+    Code.FINE: "done; nothing was refused and no problem was found",
+    Code.FOUND: "something was refused or not confirmed; or (blocked, doctor, audit) a problem was found",
     Code.WRONG: "wrong usage or bad input; nothing was done",
     Code.MISSING: "there is no such job or queue; nothing was done",
-    Code.DATABASE: "the database could not be reached, or refused",
-    Code.LAKE: "the lake, Spark or a file to be written could not be used; nothing is lost",
+    Code.DATABASE: "the database could not be reached, or refused a statement",
+    Code.LAKE: "the lake, Spark or an output file could not be used; nothing is lost",
     Code.UNEXPECTED: "an unexpected error, which is a bug; --traceback shows where",
     Code.INTERRUPTED: "interrupted",
 }
@@ -46,7 +46,7 @@ MEANINGS = {
 
 @dataclass(slots=True)
 class Answer:
-    """The same in two languages."""
+    """The answer as a JSON document and as text, with its exit code."""
 
     document: Any
     text: str
@@ -54,7 +54,7 @@ class Answer:
 
 
 def as_json(document: Any) -> str:
-    """One document; times in ISO 8601 with their offset, durations in seconds."""
+    """The JSON text of a document: times in ISO 8601 with their offset, durations in seconds."""
     return json.dumps(document, default=_plain, indent=2, ensure_ascii=False)
 
 
@@ -68,15 +68,15 @@ def _plain(value: object) -> Any:
     return str(value)
 
 
-# ----------------------------------------------------------------------------------------------------- for people
+# ------------------------------------------------------------------------------------------------ for the terminal
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], style: Style) -> str:
     """Aligned columns, numbers to the right; a wide cell is cut."""
-    found = list(rows)
-    cells = [[shown(value) for value in row] for row in found]
+    lines = list(rows)
+    cells = [[shown(value) for value in row] for row in lines]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    right = [bool(found) and all(_is_number(row[place]) for row in found) for place in range(len(head))]
+    right = [bool(lines) and all(_is_number(row[place]) for row in lines) for place in range(len(head))]
 
     def line(row: Sequence[str]) -> str:
         parts = (
@@ -89,7 +89,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], style: Style) -
 
 
 def facts(pairs: Iterable[tuple[str, object]], style: Style) -> str:
-    """One fact per line, without the empty ones; a text of several lines goes below its name."""
+    """One fact per line, empty ones left out; a text of several lines is printed below its name."""
     known = [(name, _long(value)) for name, value in pairs if value not in (None, "", [], {})]
     width = max((len(name) for name, _ in known), default=0)
     lines = []
@@ -111,7 +111,7 @@ def _long(value: object) -> str:
 
 
 def shown(value: object, *, widest: int | None = WIDEST) -> str:
-    """A value in one cell: times in the current time zone, numbers with separators, nothing for nothing."""
+    """A value as the text of one cell: times in the current time zone, numbers with separators, ``None`` as nothing."""
     match value:
         case None:
             return ""
@@ -134,12 +134,12 @@ def shown(value: object, *, widest: int | None = WIDEST) -> str:
 
 
 def here(moment: datetime) -> datetime:
-    """In the current time zone, if the project has time zones."""
+    """The time in the current time zone, if ``USE_TZ`` is on."""
     return moment if is_naive(moment) else localtime(moment)
 
 
 def one_line(text: str) -> str:
-    """Without what would break a line or speak to the terminal: an error may hold anything."""
+    """``text`` without line breaks and control characters, because an error may contain anything."""
     return "".join(char if char.isprintable() else " " for char in text).strip()
 
 
@@ -148,13 +148,13 @@ def _printable(text: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """What an error ends with, which is where Python says what went wrong."""
+    """The last line of an error, in which Python names the exception."""
     lines = text.strip().splitlines()
     return one_line(lines[-1]) if lines else ""
 
 
 def duration(value: timedelta) -> str:
-    """``2d 3h``, ``5m 10s``, ``0.4s``: the two largest parts."""
+    """``2d 3h``, ``5m 10s``, ``0.4s``: a duration in its two largest units."""
     seconds = value.total_seconds()
     if abs(seconds) < 10:
         return f"{seconds:.1f}s"
@@ -167,7 +167,7 @@ def duration(value: timedelta) -> str:
 
 
 def state_in_colour(state: str, style: Style) -> str:
-    """Red for what waits for a person, green for success; plain for the rest."""
+    """The state in red if the job failed for good, in green if it completed, and without colour otherwise."""
     if state in DEAD:
         return str(style.ERROR(state))
     return str(style.SUCCESS(state)) if state == JobState.COMPLETED else state
@@ -177,5 +177,5 @@ def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float | timedelta) and not isinstance(value, bool))
 
 
-def plural(number: int, one: str, many: str = "") -> str:
-    return f"1 {one}" if number == 1 else f"{number:,} {many or one + 's'}"
+def plural(number: int, singular: str, several: str = "") -> str:
+    return f"1 {singular}" if number == 1 else f"{number:,} {several or singular + 's'}"

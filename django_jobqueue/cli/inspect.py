@@ -1,4 +1,4 @@
-"""The subcommands that only look: list, show, why, blocked, stats, workers, operations."""
+"""The read-only subcommands: list, show, why, blocked, stats, workers, operations."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "crea
 
 
 def list_jobs(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """Jobs, newest first unless asked otherwise."""
+    """Jobs, newest first by default."""
     jobs = Job.objects.using(using).selected(filters_of(options, using)).defer("data", "output", "attempts")
     limit = limit_of(options)
-    found = [brief(job) for job in (jobs.order_by("seq")[:limit] if options["oldest"] else _newest(jobs, limit, using))]
-    if not found:
-        return Answer({"jobs": []}, "No jobs.")
-    lines = [[job[name] for name in LISTED] for job in found]
-    return Answer({"jobs": found}, table([name.replace("_", " ") for name in LISTED], lines, style))
+    shown = jobs.order_by("seq")[:limit] if options["oldest"] else _newest(jobs, limit, using)
+    listed = [brief(job) for job in shown]
+    if not listed:
+        return Answer({"jobs": []}, "No job was found.")
+    lines = [[job[name] for name in LISTED] for job in listed]
+    return Answer({"jobs": listed}, table([name.replace("_", " ") for name in LISTED], lines, style))
 
 
 def _newest(jobs: JobQuerySet, limit: int | None, using: str) -> list[Job]:
-    """The last jobs, looked for among the last sent first: the index of ranges finds those in a large table."""
+    """The latest jobs. The latest sends are searched first, because the BRIN index finds them in a large table."""
     last = last_number(using=using)
     for span in SPANS if limit is not None else ():
-        found = list(jobs.filter(seq__gt=last - span).order_by("-seq")[:limit])
-        if len(found) == limit:
-            return found
+        latest = list(jobs.filter(seq__gt=last - span).order_by("-seq")[:limit])
+        if len(latest) == limit:
+            return latest
     return list(jobs.order_by("-seq")[:limit])
 
 
@@ -93,25 +94,25 @@ def show(options: dict[str, Any], style: Style, using: str) -> Answer:
         "attempts": job.attempts,
         "why": services.why(job, find_handler=handlers.discovered(), using=using),
     }
-    told = [(name.replace("_", " "), value) for name, value in document.items() if name not in ("attempts", "why")]
-    told = [(name, state_in_colour(str(value), style) if name == "state" else value) for name, value in told]
-    parts = [facts([("why", document["why"]), *told], style)]
+    pairs = [(name.replace("_", " "), value) for name, value in document.items() if name not in ("attempts", "why")]
+    pairs = [(name, state_in_colour(str(value), style) if name == "state" else value) for name, value in pairs]
+    parts = [facts([("why", document["why"]), *pairs], style)]
     if job.attempts:
         head = ("attempt", "worker", "started", "ended", "outcome", "error")
-        lines = [[_cell(name, one.get(name)) for name in head] for one in job.attempts]
+        lines = [[_cell(name, attempt.get(name)) for name in head] for attempt in job.attempts]
         parts += ["", style.MIGRATE_HEADING("Attempts that did not succeed"), table(head, lines, style)]
     return Answer(document, "\n".join(parts))
 
 
 def _cell(name: str, value: Any) -> object:
-    """A fact of an attempt; its times are stored as JSON has them."""
+    """A fact of an attempt for a cell; its times are stored as text."""
     if name in ("started", "ended") and isinstance(value, str):
         return parse_datetime(value) or value
     return last_line(value) if isinstance(value, str) else value
 
 
 def why(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """One sentence."""
+    """Why a job is not running, in a sentence."""
     job = services.get_job(options["id"], using=using)
     sentence = services.why(job, find_handler=handlers.discovered(), using=using)
     return Answer({"id": job.pk, "queue": job.queue_id, "state": job.state, "why": sentence}, sentence)
@@ -121,21 +122,24 @@ def why(options: dict[str, Any], style: Style, using: str) -> Answer:
 
 
 def blocked(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """Keys that wait for a person, the longest blocked first."""
+    """Blocked keys, the longest blocked first."""
     keys: Any = BlockedKey.objects.using(using).all()
     if options["queue"] is not None:
         queue = find_queue(options["queue"], using)
         if not queue.is_ordered:
             raise NotOrdered(queue.name, queue.policy)
         keys = keys.filter(queue=queue)
-    found = [_blocked(key) for key in keys.with_waiting().order_by("finalized_at", "seq")[: limit_of(options)]]
-    if not found:
+    listed = [_blocked(key) for key in keys.with_waiting().order_by("finalized_at", "seq")[: limit_of(options)]]
+    if not listed:
         return Answer({"blocked": []}, "No key is blocked.")
     shown = ("key", "queue", "job", "since", "waiting", "oldest_waiting_at", "error")
-    lines = [[key[name] for name in shown] for key in found]
+    lines = [[key[name] for name in shown] for key in listed]
     head = [name.replace("_", " ") for name in shown]
-    told = f"{plural(len(found), 'blocked key')}. Retry or skip: manage.py jobs retry ID, jobs skip ID --reason WHY."
-    return Answer({"blocked": found}, f"{table(head, lines, style)}\n\n{told}", Code.FOUND)
+    summary = (
+        f"{plural(len(listed), 'blocked key')}. "
+        "Retry or skip the jobs: manage.py jobs retry ID, or manage.py jobs skip ID --reason WHY."
+    )
+    return Answer({"blocked": listed}, f"{table(head, lines, style)}\n\n{summary}", Code.FOUND)
 
 
 def _blocked(key: Any) -> dict[str, Any]:
@@ -163,8 +167,8 @@ def stats(options: dict[str, Any], style: Style, using: str) -> Answer:
         name = find_queue(options["queue"], using).name
         queues, jobs = queues.filter(pk=name), jobs.in_queue(name)
     counted = _counted(jobs)
-    found = [_of_queue(queue, counted.get(queue.name, {})) for queue in queues]
-    return Answer({"queues": found}, _stats_table(found, style))
+    listed = [_of_queue(queue, counted.get(queue.name, {})) for queue in queues]
+    return Answer({"queues": listed}, _stats_table(listed, style))
 
 
 def _counted(jobs: Any) -> dict[str, dict[str, Any]]:
@@ -193,13 +197,13 @@ def _of_queue(queue: Queue, by_state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _stats_table(found: list[dict[str, Any]], style: Style) -> str:
-    used = [state.value for state in JobState if any(queue["states"][state] for queue in found)]
+def _stats_table(listed: list[dict[str, Any]], style: Style) -> str:
+    used = [state.value for state in JobState if any(queue["states"][state] for queue in listed)]
     head = ["queue", "policy", *(state.replace("_", " ") for state in used), "total", "oldest waiting", "paused since"]
     lines = [
         [queue["queue"], queue["policy"], *(queue["states"][state] for state in used), queue["total"],
          queue["oldest_waiting_seconds"], queue["paused_at"]]
-        for queue in found
+        for queue in listed
     ]  # fmt: skip
     return table(head, lines, style)
 
@@ -208,23 +212,23 @@ def _stats_table(found: list[dict[str, Any]], style: Style) -> str:
 
 
 def workers(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """Who works: alive, stopping, silent or stopped, and how many jobs each holds."""
+    """Workers that are alive, stopping, silent or stopped, and how many jobs each holds."""
     order = (F("stopped_at").desc(nulls_first=True), "name", "started_at")
     seen = Worker.objects.using(using).annotate(now=StatementTimestamp()).order_by(*order)
     if not options["all"]:
         seen = seen.filter(Q(stopped_at=None) | Q(stopped_at__gt=StatementTimestamp() - timedelta(days=1)))
     held = Job.objects.using(using).running().order_by().values_list("incarnation").annotate(n=Count("*"))
     jobs = Counter(dict(held))
-    found = [_worker(worker, jobs[worker.pk]) for worker in seen[: limit_of(options)]]
-    if not found:
-        return Answer({"workers": []}, "No worker is or was there within a day. Start one: manage.py runjobs.")
+    listed = [_worker(worker, jobs[worker.pk]) for worker in seen[: limit_of(options)]]
+    if not listed:
+        return Answer({"workers": []}, "No worker is running or ran in the last day. Start one: manage.py runjobs.")
     head = {
         "name": "name", "state": "state", "jobs": "jobs", "capacity": "capacity", "queues": "queues", "tags": "tags",
         "host": "host", "pid": "pid", "started_at": "started", "silent_seconds": "silent for",
-        "exit_text": "how it ended",
+        "exit_text": "exit",
     }  # fmt: skip
-    lines = [[str(worker["pid"] or "") if key == "pid" else worker[key] for key in head] for worker in found]
-    return Answer({"workers": found}, table(list(head.values()), lines, style))
+    lines = [[str(worker["pid"] or "") if key == "pid" else worker[key] for key in head] for worker in listed]
+    return Answer({"workers": listed}, table(list(head.values()), lines, style))
 
 
 def _worker(worker: Any, jobs: int) -> dict[str, Any]:
@@ -263,10 +267,10 @@ _RECORDED = ("id", "verb", "operator", "state", "moved", "refused", "started_at"
 
 
 def operations(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """What operators did to jobs, the latest first, and how far it got."""
+    """Operations, the latest first, and their progress."""
     recorded = Operation.objects.using(using).order_by("-pk").values(*_RECORDED)
-    found = list(recorded[: limit_of(options)])
-    if not found:
-        return Answer({"operations": []}, "No operations.")
-    lines = [[operation[name] for name in _RECORDED] for operation in found]
-    return Answer({"operations": found}, table([name.replace("_", " ") for name in _RECORDED], lines, style))
+    listed = list(recorded[: limit_of(options)])
+    if not listed:
+        return Answer({"operations": []}, "There are no operations.")
+    lines = [[operation[name] for name in _RECORDED] for operation in listed]
+    return Answer({"operations": listed}, table([name.replace("_", " ") for name in _RECORDED], lines, style))

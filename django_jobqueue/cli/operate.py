@@ -1,6 +1,6 @@
-"""The subcommands that change something: send, retry, skip, cancel, delete, purge, pause, resume, maintain.
+"""The subcommands that change jobs or queues: send, retry, skip, cancel, delete, purge, pause, resume, maintain.
 
-``resume_operation`` continues what one of them began.
+``resume_operation`` continues an interrupted operation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..states import FINAL, JobState
 from .answers import Answer, Code, plural, table
 from .selection import selected
 
-SHOWN = 20  # ids and refusals that people are told; the JSON has all
+SHOWN = 20  # ids and refusals in the text; the JSON has all of them
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -37,10 +37,10 @@ class Confirm(Protocol):
 
 def seconds(text: str) -> float:
     """For argparse: ``90``, ``1.5``, ``5m``, ``2h``, ``1d``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    if not match:
         raise argparse.ArgumentTypeError(f"expected seconds, or a number with s, m, h or d, got {text[:40]!a}")
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
 # -------------------------------------------------------------------------------------------------------------- send
@@ -60,7 +60,7 @@ def send(options: dict[str, Any], style: Style, using: str) -> Answer:
         using=using,
     )
     if job is None:
-        text = f"Nothing was sent: the policy of {options['queue']!r} allows no other job just now."
+        text = f"Nothing was sent: the policy of {options['queue']!r} allows no other job now."
         return Answer({"sent": False, "id": None, "queue": options["queue"]}, text, Code.FOUND)
     document = {"sent": True, "id": job.pk, "queue": job.queue_id, "start_after": job.start_after}
     return Answer(document, f"Sent {job.pk} to {job.queue_id}.")
@@ -73,15 +73,15 @@ def _data(text: str | None) -> Any:
     try:
         return json.loads(sys.stdin.read() if text == "-" else text)
     except (ValueError, RecursionError) as error:
-        hint = "Text needs its own quotes: '\"text\"'." if text != "-" else ""
-        raise InvalidData(source, f"this is not JSON: {str(error)[:100]}", hint=hint) from error
+        hint = "A string needs JSON quotes: '\"text\"'." if text != "-" else ""
+        raise InvalidData(source, f"is not valid JSON: {str(error)[:100]}", hint=hint) from error
 
 
 # ------------------------------------------------------------------------------------ retry, skip, cancel and delete
 
 
 def retry(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
-    """Give dead jobs another attempt."""
+    """Give jobs that failed for good another attempt."""
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
         outcome = services.retry(ids, operator=options["operator"], reason=options["reason"] or "", using=using)
@@ -91,7 +91,7 @@ def retry(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -
 
 
 def skip(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
-    """End dead jobs, and those that wait for a retry; their keys go on."""
+    """End jobs that failed for good, and jobs that wait for a retry; their keys continue."""
 
     def by_ids(ids: list[UUID], snapshot: str | None) -> Answer:
         noted = {"operator": options["operator"], "reason": options["reason"]}
@@ -102,7 +102,7 @@ def skip(options: dict[str, Any], style: Style, using: str, confirm: Confirm) ->
 
 
 def cancel(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
-    """Cancel jobs that wait or run."""
+    """Cancel waiting and running jobs."""
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
         result = services.cancel(ids, force=options["force"], operator=options["operator"], using=using)
@@ -112,7 +112,7 @@ def cancel(options: dict[str, Any], style: Style, using: str, confirm: Confirm) 
 
 
 def delete(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
-    """Delete finished jobs: those named all or none, those of filters a bit at a time."""
+    """Delete finished jobs: with ids all or none, with filters in batches."""
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
         services.delete(ids, operator=options["operator"], using=using)
@@ -128,13 +128,13 @@ def _act(
     confirm: Confirm,
     by_ids: Callable[[list[UUID], str | None], Answer],
 ) -> Answer:
-    """Ask, then do it: to named jobs at once, to those of filters as an operation that can be continued."""
+    """Ask for confirmation, then apply the verb: to ids at once, to filters as an operation that can be continued."""
     selection = selected(verb, options, using)
     number = _number(verb, selection, using)
     if options["dry_run"] or not number:
         return _would(verb, _ids(verb, selection, using), VERBS[verb].takes, using)
     if number > 1 and not confirm(f"{verb.capitalize()} {plural(number, 'job')}?"):
-        return CALLED_OFF
+        return NOT_CONFIRMED
     if selection.ids is not None:
         return by_ids(list(selection.ids), selection.snapshot)
     operation = services.begin_operation(
@@ -159,7 +159,7 @@ def _ids(verb: str, selection: Selection, using: str) -> list[UUID]:
 
 
 def _carry_out(operation: Operation, using: str) -> Answer:
-    """Advance an operation to its end. Ctrl-C stops it; after a crash the housekeeping process of a worker goes on."""
+    """Run an operation to its end. Ctrl-C stops it; after a crash the housekeeping process of a worker continues it."""
     moved: list[UUID] = []
     refused: dict[UUID, str] = {}
     try:
@@ -190,26 +190,26 @@ def resume_operation(options: dict[str, Any], style: Style, using: str) -> Answe
     operation.refresh_from_db(using=using)
     if operation.state != Operation.State.RUNNING:
         document = {"verb": operation.verb, "dry_run": False, "number": operation.moved, "moved": [], "refused": {}}
-        return Answer(document, f"Operation {operation.pk} has ended: {plural(operation.moved, 'job')} moved.")
+        return Answer(document, f"Operation {operation.pk} has ended: {plural(operation.moved, 'job')} changed.")
     return _carry_out(operation, using)
 
 
 def purge(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
-    """Delete all jobs of a queue, or those in one state, whatever they are doing."""
+    """Delete all jobs of a queue, or those in one state, also running ones."""
     queue = find_queue(options["queue"], using).name
     state = None if options["state"] is None else check_state(options["state"])
     jobs = Job.objects.using(using).in_queue(queue)
     if options["dry_run"]:
         return _would_purge(queue, jobs if state is None else jobs.in_state(state))
     what = f"all {state} jobs" if state else "all jobs"
-    if not confirm(f"Delete {what} of the queue {queue!r}, also those that run?"):
-        return CALLED_OFF
+    if not confirm(f"Delete {what} of the queue {queue!r}, also running ones?"):
+        return NOT_CONFIRMED
     number = services.purge(queue, state, operator=options["operator"], using=using)
     document = {"verb": "purge", "dry_run": False, "queue": queue, "number": number}
     return Answer(document, f"Deleted {plural(number, 'job')} of {queue}.")
 
 
-CALLED_OFF = Answer({"called_off": True}, "Nothing was done.", Code.FOUND)
+NOT_CONFIRMED = Answer({"called_off": True}, "Nothing was done.", Code.FOUND)
 
 
 def _refusal(state: JobState | None) -> str:
@@ -220,7 +220,7 @@ _DONE = {"retry": "Retried", "skip": "Skipped", "cancel": "Cancelled", "delete":
 
 
 def _did(verb: str, moved: list[UUID], refused: dict[UUID, str], *, number: int | None = None) -> Answer:
-    """What was done; ``number`` counts also the jobs that another process moved, which are not listed."""
+    """The answer to an operation; ``number`` also counts jobs that another process changed, which are not listed."""
     number = len(moved) if number is None else number
     document = {
         "verb": verb,
@@ -234,20 +234,20 @@ def _did(verb: str, moved: list[UUID], refused: dict[UUID, str], *, number: int 
 
 
 def _would(verb: str, ids: list[UUID], takes: frozenset[JobState], using: str) -> Answer:
-    """What the verb would do, looked up without locking or writing anything."""
-    found = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "state"))
-    moved = [id for id in ids if found.get(id) in takes]
-    refused = {id: _refusal(JobState(found[id]) if id in found else None) for id in ids if id not in set(moved)}
+    """What the verb would do, read without locking or writing anything."""
+    states = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "state"))
+    moved = [id for id in ids if states.get(id) in takes]
+    refused = {id: _refusal(JobState(states[id]) if id in states else None) for id in ids if id not in set(moved)}
     if verb == "delete" and refused:  # all or none
         id = next(iter(refused))
-        if id not in found:
+        if id not in states:
             raise JobNotFound(id)
-        raise InvalidTransition(job_id=id, state=found[id], wanted="deleted", allowed=FINAL)
+        raise InvalidTransition(job_id=id, state=states[id], wanted="deleted", allowed=FINAL)
     answer = _did(verb, moved, refused)
     answer.document["dry_run"] = True
-    by_state = Counter(found[id] for id in moved)
-    states = ", ".join(f"{number:,} {state}" for state, number in sorted(by_state.items()))
-    lines = [f"Would {verb} {plural(len(moved), 'job')}{f' ({states})' if states else ''}."]
+    by_state = Counter(states[id] for id in moved)
+    counts = ", ".join(f"{number:,} {state}" for state, number in sorted(by_state.items()))
+    lines = [f"Would {verb} {plural(len(moved), 'job')}{f' ({counts})' if counts else ''}."]
     lines += [f"  {id}" for id in moved[:SHOWN]]
     if len(moved) > SHOWN:
         lines.append(f"  … and {len(moved) - SHOWN:,} more")
@@ -270,15 +270,17 @@ def _would_purge(queue: str, jobs: Any) -> Answer:
 
 
 def pause(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """Hand out no more jobs of a queue."""
+    """Stop fetching jobs of a queue."""
     services.pause(options["queue"], **_noted(options), using=using)
-    return Answer(_queue(options, using), f"{options['queue']} is paused: what runs goes on, sends are accepted.")
+    return Answer(
+        _queue(options, using), f"{options['queue']} is paused: running jobs continue, and new jobs are accepted."
+    )
 
 
 def resume(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """Hand out jobs of a queue again."""
+    """Fetch jobs of a queue again."""
     services.resume(options["queue"], **_noted(options), using=using)
-    return Answer(_queue(options, using), f"{options['queue']} goes on.")
+    return Answer(_queue(options, using), f"{options['queue']} is resumed: its jobs are fetched again.")
 
 
 def _noted(options: dict[str, Any]) -> dict[str, str]:
@@ -291,10 +293,10 @@ def _queue(options: dict[str, Any], using: str) -> dict[str, Any]:
 
 
 def maintain(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """One pass of what workers do between jobs."""
+    """Run one pass of maintenance."""
     report = maintenance.maintain(using=using)
     if report.skipped:
-        return Answer(report.as_dict(), "Another process is at it just now.")
+        return Answer(report.as_dict(), "Another process is running maintenance.")
     rows = [[step.name, step.number, _by_queue(step.done), f"{step.seconds:.3f}", step.error] for step in report.steps]
     text = table(("step", "number", "of which", "seconds", "error"), rows, style)
     return Answer(report.as_dict(), text, Code.FOUND if report.errors else Code.FINE)

@@ -14,34 +14,34 @@ _COUNT = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTICE: "notice"
 
 
 def doctor(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """Everything that is wrong; with ``--fix`` what could be mended is, and what is left is looked for again."""
-    found = examine(using=using)
+    """Everything that is wrong. ``--fix`` repairs what can be repaired and then runs the checks again."""
+    findings = examine(using=using)
     repairs: list[Repair] = []
-    if options["fix"] and any(finding.is_repairable for finding in found):
-        repairs = repair(found)
-        found = examine(using=using)
+    if options["fix"] and any(finding.is_repairable for finding in findings):
+        repairs = repair(findings)
+        findings = examine(using=using)
     if options["lake"] is not None:
-        found = worst_first([*found, *lake.findings(options["lake"], options["master"])])
+        findings = worst_first([*findings, *lake.findings(options["lake"], options["master"])])
     document = {
-        "findings": [finding.as_dict() for finding in found],
-        "repairs": [one.as_dict() for one in repairs],
+        "findings": [finding.as_dict() for finding in findings],
+        "repairs": [attempted.as_dict() for attempted in repairs],
     }
-    bad = [finding for finding in found if finding.level != Level.NOTICE]
-    failed = [one for one in repairs if not one.done]
-    return Answer(document, _text(found, repairs, style), Code.FOUND if bad or failed else Code.FINE)
+    bad = [finding for finding in findings if finding.level != Level.NOTICE]
+    failed = [attempted for attempted in repairs if not attempted.done]
+    return Answer(document, _text(findings, repairs, style), Code.FOUND if bad or failed else Code.FINE)
 
 
-def _text(found: list[Finding], repairs: list[Repair], style: Style) -> str:
-    blocks = [_repaired(one, style) for one in repairs]
-    blocks += [_finding(finding, style) for finding in found]
-    counts = [plural(number, _COUNT[level]) for level in Level if (number := sum(f.level == level for f in found))]
-    blocks.append(style.SUCCESS("Nothing is wrong.") if not found else f"{', '.join(reversed(counts))}.")
+def _text(findings: list[Finding], repairs: list[Repair], style: Style) -> str:
+    blocks = [_repaired(attempted, style) for attempted in repairs]
+    blocks += [_finding(finding, style) for finding in findings]
+    counts = [plural(number, _COUNT[level]) for level in Level if (number := sum(f.level == level for f in findings))]
+    blocks.append(style.SUCCESS("No problem was found.") if not findings else f"{', '.join(reversed(counts))}.")
     return "\n\n".join(blocks)
 
 
-def _repaired(one: Repair, style: Style) -> str:
-    mark = style.SUCCESS("mended") if one.done else style.ERROR("not mended")
-    return f"{mark}  {one.title}\n    {one_line(one.text)}"
+def _repaired(attempted: Repair, style: Style) -> str:
+    outcome = style.SUCCESS("repaired") if attempted.done else style.ERROR("not repaired")
+    return f"{outcome}  {attempted.title}\n    {one_line(attempted.text)}"
 
 
 def _finding(finding: Finding, style: Style) -> str:

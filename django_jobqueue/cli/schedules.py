@@ -13,22 +13,22 @@ from .answers import Answer, table
 
 
 def schedules(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """Every schedule: what it says in English, and when it is due next, each slot by the clock of its zone."""
+    """Every schedule: its cron line in English, and its next slots in its own time zone."""
     if options["next"] < 1 or options["next"] > 100:
         raise InvalidOption("next", f"expected 1 to 100, got {options['next']}")
-    found = Schedule.objects.using(using).order_by("name")
+    stored = Schedule.objects.using(using).order_by("name")
     if options["queue"] is not None:
-        found = found.filter(queue=find_queue(options["queue"], using).name)
-    told = [_schedule(schedule, options["next"]) for schedule in found]
-    if not told:
-        return Answer({"schedules": []}, "No schedules.")
-    head = ("name", "queue", "enabled", "cron", "what it says", "last slot", "next slots")
+        stored = stored.filter(queue=find_queue(options["queue"], using).name)
+    listed = [_schedule(schedule, options["next"]) for schedule in stored]
+    if not listed:
+        return Answer({"schedules": []}, "There are no schedules.")
+    head = ("name", "queue", "enabled", "cron", "meaning", "last slot", "next slots")
     rows = [
-        [one["name"], one["queue"], one["enabled"], one["cron"], one["problem"] or one["description"],
-         one["last_slot"], ", ".join(one["next_slots"])]
-        for one in told
+        [schedule["name"], schedule["queue"], schedule["enabled"], schedule["cron"],
+         schedule["problem"] or schedule["description"], schedule["last_slot"], ", ".join(schedule["next_slots"])]
+        for schedule in listed
     ]  # fmt: skip
-    return Answer({"schedules": told}, table(head, rows, style))
+    return Answer({"schedules": listed}, table(head, rows, style))
 
 
 def _schedule(schedule: Schedule, count: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which jobs are meant: by their ids, or by filters."""
+"""Selecting jobs on the command line: by ids, or by filters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILTERS = ("queue", "state", "key", "tag", "handler", "worker")
 
 
 def job_id(text: str) -> UUID:
-    """For argparse: an id, or a sentence that says what one looks like."""
+    """For argparse: the id of a job."""
     try:
         return as_uuid(text)
     except JobQueueError as error:
@@ -27,25 +27,29 @@ def job_id(text: str) -> UUID:
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
-    """The filters that every subcommand about several jobs has."""
-    filters = parser.add_argument_group("filters", "Given several, jobs must satisfy all of them.")
+    """The filters of every subcommand about several jobs."""
+    filters = parser.add_argument_group("filters", "If several are given, jobs must satisfy all of them.")
     filters.add_argument("--queue", metavar="NAME", help="jobs of this queue")
-    filters.add_argument("--state", metavar="STATE", action="append", help="in this state; may be repeated")
-    filters.add_argument("--key", metavar="KEY", help="with this singleton key")
-    filters.add_argument("--tag", metavar="TAG", action="append", help="with this tag; repeated, with all of them")
-    filters.add_argument("--handler", metavar="NAME", help="for the handler of this name")
-    filters.add_argument("--worker", metavar="NAME", help="last assigned to this worker")
+    filters.add_argument("--state", metavar="STATE", action="append", help="jobs in this state; may be repeated")
+    filters.add_argument("--key", metavar="KEY", help="jobs with this singleton key")
+    filters.add_argument(
+        "--tag", metavar="TAG", action="append", help="jobs with this tag; if repeated, jobs with all of the tags"
+    )
+    filters.add_argument("--handler", metavar="NAME", help="jobs for the handler of this name")
+    filters.add_argument("--worker", metavar="NAME", help="jobs last assigned to this worker")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Ids or filters."""
     parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="the id of a job")
     add_filters(parser)
-    parser.add_argument("--limit", metavar="N", type=int, help="of what the filters find, at most N, oldest first")
+    parser.add_argument(
+        "--limit", metavar="N", type=int, help="at most N of the jobs that the filters find, the oldest first"
+    )
 
 
 def filters_of(options: dict[str, Any], using: str) -> Selection:
-    """The jobs that the filters mean. Raises ``QueueNotFound`` and ``InvalidOption``."""
+    """The selection of the filters. Raises ``QueueNotFound`` and ``InvalidOption``."""
     given = {name: options[name] for name in ("key", "handler", "worker") if options[name] is not None}
     texts: dict[str, Any] = {name: check_text(text, option=name, max_length=255) for name, text in given.items()}
     return Selection(
@@ -57,7 +61,7 @@ def filters_of(options: dict[str, Any], using: str) -> Selection:
 
 
 def selected(verb: str, options: dict[str, Any], using: str) -> Selection:
-    """The jobs that are meant, as they are now: those that change before the operator has confirmed are left alone.
+    """The selected jobs in their present state: jobs that change before the operator confirms are left alone.
 
     Raises ``InvalidOption`` for both ids and filters, for neither, and for a state that the verb never takes.
     """
@@ -68,18 +72,20 @@ def selected(verb: str, options: dict[str, Any], using: str) -> Selection:
             raise InvalidOption("ids", f"cannot be given together with --{(given or ['limit'])[0]}")
         return Selection(ids=options["ids"], snapshot=snapshot)
     if not given:
-        hint = "To empty a queue there is purge." if verb == "delete" else ""
+        hint = "To empty a queue, use purge." if verb == "delete" else ""
         raise InvalidOption("ids", f"{verb} needs ids or filters", hint=hint)
     selection = replace(filters_of(options, using), snapshot=snapshot)
     takes = sorted(str(state) for state in VERBS[verb].takes)
     for state in selection.states or ():
         if state not in takes:
-            raise InvalidOption("state", f"{verb} takes no {state} jobs", hint=f"It takes {', '.join(takes)}.")
+            raise InvalidOption(
+                "state", f"{verb} takes no {state} jobs", hint=f"It takes jobs that are {', '.join(takes)}."
+            )
     return _oldest(verb, selection, limit_of(options), using)
 
 
 def _oldest(verb: str, selection: Selection, limit: int | None, using: str) -> Selection:
-    """As many of them, the oldest: those up to the number of the last."""
+    """Limit a selection to its oldest jobs, by the sequence number of the last of them."""
     if limit is None:
         return selection
     numbers = list(shown_jobs(verb, selection, using).order_by("seq").values_list("seq", flat=True)[:limit])
@@ -87,7 +93,7 @@ def _oldest(verb: str, selection: Selection, limit: int | None, using: str) -> S
 
 
 def limit_of(options: dict[str, Any]) -> int | None:
-    """``--limit``, if it is one. Raises ``InvalidOption``."""
+    """The value of ``--limit``. Raises ``InvalidOption`` if it is less than 1."""
     limit: int | None = options["limit"]
     if limit is not None and limit < 1:
         raise InvalidOption("limit", f"expected 1 or more, got {limit}")

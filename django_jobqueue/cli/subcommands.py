@@ -1,4 +1,4 @@
-"""The subcommands of ``manage.py jobs``: what each takes, and the function that does it."""
+"""The subcommands of ``manage.py jobs``: the arguments of each, and the function that runs it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Subcommand:
     help: str
     run: Callable[..., Answer]
     arguments: Arguments
-    asks: bool = False  # gets a function that asks the operator
-    tells: bool = False  # gets a function that tells how far it has come
+    confirms: bool = False  # gets a function that asks the operator for confirmation
+    has_progress: bool = False  # gets a function that writes its progress
 
 
 def this_user() -> str:
-    """Who is recorded as the operator, unless ``--operator`` says so."""
+    """The operator that is recorded unless ``--operator`` is given."""
     try:
         return getuser()
     except (KeyError, OSError):  # a container without names for its users
         return "manage.py"
 
 
-# --------------------------------------------------------------------------------------------------- what each takes
+# --------------------------------------------------------------------------------------------------------- arguments
 
 
 def _one_job(parser: ArgumentParser) -> None:
@@ -41,7 +41,9 @@ def _one_job(parser: ArgumentParser) -> None:
 
 def _show(parser: ArgumentParser) -> None:
     _one_job(parser)
-    parser.add_argument("--data", action="store_true", help="show data and output whole, also what REDACT hides")
+    parser.add_argument(
+        "--data", action="store_true", help="show all data and output, including values that REDACT hides"
+    )
 
 
 def _queue(parser: ArgumentParser) -> None:
@@ -85,43 +87,45 @@ def _schedules(parser: ArgumentParser) -> None:
 def _send(parser: ArgumentParser) -> None:
     _queue(parser)
     parser.add_argument("data", metavar="DATA", nargs="?", help="its data as JSON; - reads the standard input")
-    parser.add_argument("--name", help="the handler that is to do it")
+    parser.add_argument("--name", help="the handler of the job")
     parser.add_argument("--key", help="its singleton key")
     parser.add_argument("--group", help="its group key")
-    parser.add_argument("--priority", type=int, default=0, help="higher goes first (default 0)")
-    parser.add_argument("--delay", metavar="TIME", type=operate.seconds, help="start after so long: 90, 5m, 2h, 1d")
+    parser.add_argument("--priority", type=int, default=0, help="jobs with a higher priority run first (default 0)")
+    parser.add_argument("--delay", metavar="TIME", type=operate.seconds, help="delay its start: 90, 5m, 2h, 1d")
     parser.add_argument("--tag", action="append", help="a tag; may be repeated")
 
 
 def _recorded(parser: ArgumentParser) -> None:
-    parser.add_argument("--operator", metavar="NAME", default=this_user(), help="who is recorded (default: you)")
+    parser.add_argument(
+        "--operator", metavar="NAME", default=this_user(), help="the operator to record (default: your login name)"
+    )
 
 
 def _pausing(parser: ArgumentParser) -> None:
     _queue(parser)
-    parser.add_argument("--reason", metavar="WHY", help="is recorded")
+    parser.add_argument("--reason", metavar="WHY", help="the reason to record")
     _recorded(parser)
 
 
 def _operator(parser: ArgumentParser) -> None:
     _recorded(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would happen")
 
 
 def _destroying(parser: ArgumentParser) -> None:
     _operator(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask, also on a terminal")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _retry(parser: ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--reason", metavar="WHY", help="is recorded")
+    parser.add_argument("--reason", metavar="WHY", help="the reason to record")
     _operator(parser)
 
 
 def _skip(parser: ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--reason", metavar="WHY", required=True, help="is kept with the job")
+    parser.add_argument("--reason", metavar="WHY", required=True, help="the reason, which is kept with each job")
     _destroying(parser)
 
 
@@ -148,12 +152,12 @@ def _one_operation(parser: ArgumentParser) -> None:
 
 
 def _maintain(parser: ArgumentParser) -> None:
-    once = "one pass, for those who prefer cron; workers do it by themselves"
+    once = "run one pass, for example from cron; workers also do this by themselves"
     parser.add_argument("--once", action="store_true", required=True, help=once)
 
 
 def _doctor(parser: ArgumentParser) -> None:
-    parser.add_argument("--fix", action="store_true", help="mend what can be mended without a person's judgement")
+    parser.add_argument("--fix", action="store_true", help="repair what can be repaired without a decision")
     lake_help = "also start Spark and test the lake at PATH (default: JOBQUEUE['LAKE'])"
     parser.add_argument("--lake", metavar="PATH", nargs="?", const=True, help=lake_help)
     parser.add_argument("--master", metavar="URL", help="Spark's master, for --lake (default local[*,4])")
@@ -161,37 +165,47 @@ def _doctor(parser: ArgumentParser) -> None:
 
 SUBCOMMANDS: dict[str, Subcommand] = {
     "list": Subcommand("list jobs", inspect.list_jobs, _list),
-    "show": Subcommand("everything about a job", inspect.show, _show),
-    "why": Subcommand("why a job is not running, in a sentence", inspect.why, _one_job),
-    "blocked": Subcommand("keys that wait for a person", inspect.blocked, _blocked),
-    "stats": Subcommand("jobs per queue and state", inspect.stats, _maybe_queue),
-    "workers": Subcommand("who works, and who is gone", inspect.workers, _workers),
-    "operations": Subcommand("what operators did to jobs, and how far it got", inspect.operations, _limit(20)),
-    "schedules": Subcommand("schedules and their next slots", schedules.schedules, _schedules),
+    "show": Subcommand("show everything about a job", inspect.show, _show),
+    "why": Subcommand("explain in a sentence why a job is not running", inspect.why, _one_job),
+    "blocked": Subcommand("list blocked keys, which wait for an operator", inspect.blocked, _blocked),
+    "stats": Subcommand("count jobs per queue and state", inspect.stats, _maybe_queue),
+    "workers": Subcommand("list workers: alive, stopping, silent and stopped", inspect.workers, _workers),
+    "operations": Subcommand("list the operations of operators and their progress", inspect.operations, _limit(20)),
+    "schedules": Subcommand("list schedules and their next slots", schedules.schedules, _schedules),
     "send": Subcommand("store a job", operate.send, _send),
-    "retry": Subcommand("give dead jobs another attempt", operate.retry, _retry, asks=True),
-    "skip": Subcommand("end dead jobs, so that their keys go on", operate.skip, _skip, asks=True),
-    "cancel": Subcommand("cancel jobs that wait or run", operate.cancel, _cancel, asks=True),
-    "delete": Subcommand("delete finished jobs", operate.delete, _delete, asks=True),
-    "purge": Subcommand("delete jobs of a queue, whatever they are doing", operate.purge, _purge, asks=True),
+    "retry": Subcommand("give jobs that failed for good another attempt", operate.retry, _retry, confirms=True),
+    "skip": Subcommand(
+        "end jobs that failed for good, so that their keys continue", operate.skip, _skip, confirms=True
+    ),
+    "cancel": Subcommand("cancel waiting and running jobs", operate.cancel, _cancel, confirms=True),
+    "delete": Subcommand("delete finished jobs", operate.delete, _delete, confirms=True),
+    "purge": Subcommand("delete all jobs of a queue, also running ones", operate.purge, _purge, confirms=True),
     "resume_operation": Subcommand("continue an operation that was stopped", operate.resume_operation, _one_operation),
-    "pause": Subcommand("hand out no more jobs of a queue", operate.pause, _pausing),
-    "resume": Subcommand("hand out jobs of a queue again", operate.resume, _pausing),
-    "maintain": Subcommand("expire, recover, clean up: one pass", operate.maintain, _maintain),
-    "archive": Subcommand("finished jobs into the lake", lake.archive, lake.archive_arguments, asks=True, tells=True),
-    "restore": Subcommand("send archived jobs again", lake.restore, lake.restore_arguments, asks=True, tells=True),
-    "bulk_send": Subcommand("a job for each row of files", lake.bulk_send, lake.bulk_arguments, asks=True, tells=True),
-    "analyze": Subcommand("figures of the past, as a page", lake.analyze, lake.analyze_arguments, tells=True),
-    "audit": Subcommand("prove that keys kept their order", lake.audit, lake.audit_arguments, tells=True),
-    "doctor": Subcommand("find what is wrong, and mend it", repair.doctor, _doctor),
+    "pause": Subcommand("stop fetching jobs of a queue", operate.pause, _pausing),
+    "resume": Subcommand("fetch jobs of a queue again", operate.resume, _pausing),
+    "maintain": Subcommand("run one pass of maintenance: expire, recover, clean up", operate.maintain, _maintain),
+    "archive": Subcommand(
+        "move finished jobs to the lake", lake.archive, lake.archive_arguments, confirms=True, has_progress=True
+    ),
+    "restore": Subcommand(
+        "send archived jobs again", lake.restore, lake.restore_arguments, confirms=True, has_progress=True
+    ),
+    "bulk_send": Subcommand(
+        "send a job for each row of files", lake.bulk_send, lake.bulk_arguments, confirms=True, has_progress=True
+    ),
+    "analyze": Subcommand(
+        "write statistics of past jobs to an HTML page", lake.analyze, lake.analyze_arguments, has_progress=True
+    ),
+    "audit": Subcommand("check that every key kept its order", lake.audit, lake.audit_arguments, has_progress=True),
+    "doctor": Subcommand("find problems, and repair them with --fix", repair.doctor, _doctor),
 }
 
 
 def add_subcommands(parser: ArgumentParser, common: Arguments, **kwargs: Any) -> None:
-    """A parser for each, with what they have in common."""
+    """Add a parser for each subcommand, with the common arguments."""
     added = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
     for name, subcommand in SUBCOMMANDS.items():
         sentence = f"{subcommand.help[0].upper()}{subcommand.help[1:]}."
-        one = added.add_parser(name, help=subcommand.help, description=sentence, **kwargs)
-        subcommand.arguments(one)
-        common(one)
+        subparser = added.add_parser(name, help=subcommand.help, description=sentence, **kwargs)
+        subcommand.arguments(subparser)
+        common(subparser)

@@ -47,13 +47,13 @@ def test_with_fix_a_missing_index_is_built_and_told(untouched_table):  # R062 R0
     said = jobs("doctor", "--fix")
 
     assert said.code == 0
-    assert said.out.startswith("mended  The index jobqueue_job_group is missing")
+    assert said.out.startswith("repaired  The index jobqueue_job_group is missing")
     again = jobs("doctor", "--fix", "--json")
     assert (again.code, again.json["repairs"]) == (0, [])
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_cannot_be_mended_says_why(untouched_table, fifo_queue):
+def test_what_cannot_be_repaired_says_why(untouched_table, fifo_queue):
     execute("DROP INDEX jobqueue_job_one_blocker_per_key")
     for _ in range(2):
         JobFactory(queue=fifo_queue, state=JobState.FAILED, singleton_key="a")
@@ -67,5 +67,5 @@ def test_what_cannot_be_mended_says_why(untouched_table, fifo_queue):
     (failed,) = [one for one in said.json["repairs"] if not one["done"]]
     assert said.code == 1
     assert "could not create unique index" in failed["text"]
-    assert "not mended" in told.out
+    assert "not repaired" in told.out
     assert last.code == 0

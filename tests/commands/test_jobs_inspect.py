@@ -77,7 +77,7 @@ def test_an_error_cannot_speak_to_the_terminal(queue):
 
 
 def test_an_empty_list_says_so(db):
-    assert jobs("list").out == "No jobs.\n"
+    assert jobs("list").out == "No job was found.\n"
     assert jobs("list", "--json").json == {"jobs": []}
 
 
@@ -132,7 +132,7 @@ def test_why_answers_in_one_sentence(queue):
 
     said = jobs("why", job.pk)
 
-    assert said.out == "No worker is running here, and none was lately: start one with manage.py runjobs.\n"
+    assert said.out == "No worker is running, and none was running recently: start one with manage.py runjobs.\n"
     assert jobs("why", job.pk, "--json").json == {
         "id": str(job.pk), "queue": queue.name, "state": "created", "why": said.out.strip()
     }  # fmt: skip
@@ -281,7 +281,7 @@ def test_a_schedule_that_makes_no_sense_says_so_and_hides_no_other(queue):
 
 
 def test_no_schedules_are_no_error(db):
-    assert jobs("schedules") == (0, "No schedules.\n", "")
+    assert jobs("schedules") == (0, "There are no schedules.\n", "")
 
 
 @pytest.fixture(autouse=True)

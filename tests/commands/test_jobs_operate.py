@@ -377,11 +377,11 @@ def test_one_pass_of_maintenance_is_done_and_told_step_by_step(queue):
     assert "expire" in jobs("maintain", "--once").out
 
 
-def test_maintenance_that_another_process_is_at_is_left_to_it(queue):
+def test_maintenance_that_another_process_runs_is_left_to_it(queue):
     jobs("maintain", "--once")
     Maintenance.objects.update(lease_until=StatementTimestamp() + timedelta(seconds=60))
 
-    assert jobs("maintain", "--once") == (0, "Another process is at it just now.\n", "")
+    assert jobs("maintain", "--once") == (0, "Another process is running maintenance.\n", "")
     assert jobs("maintain", "--once", "--json").json["skipped"] is True
 
 

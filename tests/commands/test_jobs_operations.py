@@ -66,7 +66,7 @@ def test_running_jobs_of_filters_are_stopped_by_force(queue):
 
 
 def test_operations_are_listed_the_latest_first(queue):
-    assert jobs("operations").out == "No operations.\n"
+    assert jobs("operations").out == "There are no operations.\n"
     services.retry(JobFactory(queue=queue, state=JobState.FAILED).pk, operator="olga", reason="fixed")
     services.begin_operation("delete", selection={}, operator="ada")
 
@@ -86,7 +86,7 @@ def test_a_stopped_operation_is_continued_by_its_id(queue):
     assert jobs("resume_operation", operation.pk) == (0, "Retried 1 job.\n", "")
 
     assert reread(job).state == JobState.RETRY
-    assert jobs("resume_operation", operation.pk).out == f"Operation {operation.pk} has ended: 1 job moved.\n"
+    assert jobs("resume_operation", operation.pk).out == f"Operation {operation.pk} has ended: 1 job changed.\n"
 
 
 def test_an_operation_that_does_not_exist_is_bad_input(queue):

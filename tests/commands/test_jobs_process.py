@@ -36,7 +36,7 @@ def test_the_exit_code_says_how_it_went(queue):
 
 
 def test_a_database_that_does_not_answer_is_told_in_a_sentence(queue):
-    said = run("stats", "--json", JOBQUEUE_TEST_DSN="host=127.0.0.1 port=1 user=nobody dbname=none")
+    said = run("stats", "--json", JOBQUEUE_TEST_DSN="host=127.0.0.1 port=1 user=missing dbname=missing")
 
     assert (said.code, said.json["error"]["code"]) == (4, "database")
     assert "Traceback" not in said.error

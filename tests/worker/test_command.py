@@ -13,13 +13,13 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize(
     ("flags", "text"),
     (
-        (["--processes", "0"], "--processes must be a number from 1 on, not 0"),
-        (["--concurrency", "0"], "--concurrency must be a number from 1 on, not 0"),
-        (["--grace", "-1"], "--grace must be a number from 0 on, not -1"),
+        (["--processes", "0"], "--processes must be a number of at least 1, not 0"),
+        (["--concurrency", "0"], "--concurrency must be a number of at least 1, not 0"),
+        (["--grace", "-1"], "--grace must be a number of at least 0, not -1"),
         # An unknown database, so that no worker is started if these are not refused.
-        (["--grace", "nan", "--database", "nowhere"], "--grace must be a number from 0 on, not nan"),
-        (["--grace", "inf", "--database", "nowhere"], "--grace must be a number from 0 on, not inf"),
-        (["--max-jobs", "-1"], "--max-jobs must be a number from 0 on, not -1"),
+        (["--grace", "nan", "--database", "nowhere"], "--grace must be a number of at least 0, not nan"),
+        (["--grace", "inf", "--database", "nowhere"], "--grace must be a number of at least 0, not inf"),
+        (["--max-jobs", "-1"], "--max-jobs must be a number of at least 0, not -1"),
         (["--queue", "no such name!"], "queue"),
         (["--tags", "a," + "x" * 300], "tag"),
         (["--processes", "many"], "invalid int value"),

@@ -1,4 +1,4 @@
-"""``manage.py jobs``: look at jobs, and decide about them."""
+"""``manage.py jobs``: inspect and change jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError, ProgrammingError, connections
 
 from ...cli.answers import MEANINGS, Answer, Code, as_json, one_line
-from ...cli.output import Telling
+from ...cli.output import ProgressOutput
 from ...cli.subcommands import SUBCOMMANDS, add_subcommands
 from ...exceptions import (
     DuplicateJob,
@@ -28,12 +28,12 @@ EPILOG = "exit codes:\n" + "\n".join(f"  {code.value:<5}{meaning}" for code, mea
 
 
 class _Formatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The list of exit codes keeps its lines."""
+    """Keeps the line breaks in the list of exit codes."""
 
 
 class Command(BaseCommand):
-    help = "Look at jobs, and decide about them."
-    requires_system_checks = []  # whoever calls at three in the morning wants an answer whatever the checks say
+    help = "Inspects and changes jobs, queues and schedules."
+    requires_system_checks = []  # the command must answer even when a system check fails
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         return super().create_parser(prog_name, subcommand, formatter_class=_Formatter, epilog=EPILOG, **kwargs)
@@ -56,9 +56,9 @@ class Command(BaseCommand):
             self._fail(options, Code.INTERRUPTED, "interrupted", "Interrupted.", str(error), error)
         except CommandError:
             raise
-        except Exception as error:  # Python would end with 1, which scripts take for something that was found
+        except Exception as error:  # Python would exit with 1, which means FOUND to scripts
             message = f"Unexpected error: {type(error).__name__}: {_first_line(error)}"
-            self._fail(options, Code.UNEXPECTED, "unexpected", message, "--traceback shows where.", error)
+            self._fail(options, Code.UNEXPECTED, "unexpected", message, "Run it again with --traceback.", error)
         self.stdout.write(as_json(answer.document) if options["json"] else answer.text)
         if answer.code:
             sys.exit(answer.code)
@@ -67,14 +67,14 @@ class Command(BaseCommand):
         using = _database(options["database"])
         subcommand = SUBCOMMANDS[options["subcommand"]]
         more: dict[str, Any] = {}
-        if subcommand.asks:
+        if subcommand.confirms:
             more["confirm"] = lambda question: bool(options.get("yes")) or self._confirm(question)
-        if subcommand.tells:
-            more["tell"] = Telling(self.stderr)
+        if subcommand.has_progress:
+            more["tell"] = ProgressOutput(self.stderr)
         return subcommand.run(options, self.style, using, **more)
 
     def _confirm(self, question: str) -> bool:
-        """Ask whoever sits there; a script is not asked, because it has said what it wants."""
+        """Ask for confirmation on a terminal; scripts are not asked."""
         if not sys.stdin.isatty():
             return True
         self.stderr.write(f"{question} [y/N] ", ending="", style_func=lambda text: text)
@@ -84,7 +84,7 @@ class Command(BaseCommand):
     def _fail(
         self, options: dict[str, Any], exit_code: Code, code: str, message: str, hint: str, cause: BaseException
     ) -> NoReturn:
-        """One sentence for people, and for machines the document they expect."""
+        """Fail with one sentence, and with ``--json`` with a document too."""
         if options["json"]:
             self.stdout.write(as_json({"error": {"code": code, "message": message, "hint": hint}}))
         raise CommandError(one_line(f"{message} {hint}"), returncode=exit_code) from cause
@@ -92,8 +92,10 @@ class Command(BaseCommand):
 
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--database", metavar="ALIAS", help="the database of the jobs (default: as the router says)")
-    # What Django takes before the subcommand, people type behind it.
+    parser.add_argument(
+        "--database", metavar="ALIAS", help="the database of the jobs (default: the one that the router chooses)"
+    )
+    # Django takes these options before the subcommand; accept them after it too.
     for name in ("--settings", "--pythonpath"):
         parser.add_argument(name, help=argparse.SUPPRESS, default=argparse.SUPPRESS)
     for name in ("--traceback", "--no-color", "--force-color"):
@@ -106,10 +108,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
 def _database(alias: str | None) -> str:
     if alias is not None and alias not in connections.databases:
         known = ", ".join(connections.databases)
-        raise ImproperlyConfigured(f"There is no database {alias!r} in DATABASES. Known are {known}.")
+        raise ImproperlyConfigured(f"There is no database {alias!r} in DATABASES. The aliases are {known}.")
     using = job_database(alias)
     if connections[using].vendor != "postgresql":
-        raise ImproperlyConfigured(f"The database {using!r} is not PostgreSQL, so it has no jobs.")
+        raise ImproperlyConfigured(f"The database {using!r} is not PostgreSQL, so it cannot have jobs.")
     return using
 
 
