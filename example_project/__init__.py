@@ -1,1 +1,1 @@
-"""A small shop that uses django_jobqueue, and the demo."""
+"""A small shop that uses django_jobqueue, and the programs that demonstrate it."""

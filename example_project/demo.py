@@ -1,6 +1,6 @@
-"""The whole shop, in a browser: PostgreSQL, workers, a web server, and customers who keep ordering.
+"""Start the shop in your browser: PostgreSQL, workers, a web server, and customers who keep ordering.
 
-python -m example_project.demo               until Ctrl-C; what it stored is there again the next time
+python -m example_project.demo               runs until Ctrl-C, and keeps its data for the next time
 python -m example_project.demo --port 8001
 """
 
@@ -33,36 +33,36 @@ TRY = """
   The admin   {address}admin/    log in as {user} with the password {user}
 
 Three things to try:
-  1. Order something in the shop, and start the export: its progress is live.
-  2. A key is blocked because an order failed for good. See who waits behind it:
+  1. Order something in the shop, and start the export: the page shows its progress.
+  2. An order failed for good and blocks its key. List the blocked keys:
        {manage} jobs blocked
-  3. Let it go on, and watch the rest of its orders being shipped, in order:
+  3. Skip the failed orders. The orders behind them are shipped, in order:
        {manage} jobs skip --queue orders --reason "refunded"
 
 {export}
 {past}
-Ctrl-C ends everything; your data is kept in {folder}.
+Press Ctrl-C to stop everything. Your data is kept in {folder}.
 """
 
 
 class DemoError(Exception):
-    """Why there is no demo, in a sentence."""
+    """The demo cannot run; the message says why in one sentence."""
 
 
 def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     try:
         check_port(options.port)
-        say("Starting PostgreSQL, two workers and a web server; the first time this takes half a minute.")
+        say("Starting PostgreSQL, workers and a web server. The first start takes about half a minute.")
         with database(options.folder) as environment, processes(options, environment) as running:
             wait_until_it_answers(options.port, running)
             say(introduction(options, environment))
             watch(running)
     except (DemoError, PostgresError) as error:
-        say(f"No demo: {error}", file=sys.stderr)
+        say(f"The demo cannot run: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        say("Stopped. Until next time!")
+        say("Stopped. Your data is kept for the next time.")
         return 0
     return 0
 
@@ -70,8 +70,8 @@ def main(argv: list[str] | None = None) -> int:
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="example_project.demo", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--port", type=int, default=PORT, help="of the web server; default: %(default)s")
-    parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="what is stored; default: %(default)s")
+    parser.add_argument("--port", type=int, default=PORT, help="port of the web server; default: %(default)s")
+    parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="folder of the data; default: %(default)s")
     return parser.parse_args(argv)
 
 
@@ -88,22 +88,22 @@ def check_port(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError:
-            raise DemoError(f"port {port} is taken; choose another: make demo ARGS='--port {port + 1}'.") from None
+            raise DemoError(f"port {port} is in use; choose another: make demo ARGS='--port {port + 1}'.") from None
 
 
 def java_hint() -> str:
-    """What can be made of the shop's past, or that Java is missing for it."""
+    """How to archive and analyze the shop's jobs, or that Java is missing."""
     with suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=10, check=False)  # noqa: S607
         version = asked.stderr.partition('"')[2].partition(".")[0].partition('"')[0]
         if asked.returncode == 0 and version.isdecimal() and int(version) >= OLDEST_JAVA:
-            return "When some orders are done: make report archives and analyzes the shop's past, and opens a report."
-    return f"There is no Java {OLDEST_JAVA} here, so jobs cannot be archived with Spark; all else works."
+            return "When some orders are shipped, archive and analyze their jobs and open a report:  make report"
+    return f"Java {OLDEST_JAVA} was not found, so jobs cannot be archived with Spark. Everything else works."
 
 
 @contextmanager
 def database(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment of processes that use the shop's database."""
+    """The environment variables of processes that use the shop's database."""
     try:
         with persistent(folder) as server:
             environment = {**os.environ, **server.env, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
@@ -128,10 +128,13 @@ def replace_older_layout(server: Server) -> None:
         kept = set_aside(server)
     except DatabaseInUse:
         raise DemoError(
-            f"the database in {server.folder} has the tables of other code and is in use; stop what uses it, or "
-            "choose another folder: make demo ARGS='--folder /tmp/shop'."
+            f"the database in {server.folder} was made by another version of the code and is in use; stop the programs "
+            "that use it, or choose another folder: make demo ARGS='--folder /tmp/shop'."
         ) from None
-    say(f"The database has the tables of other code: the demo starts with a new one and keeps the old one as {kept}.")
+    say(
+        "The database was made by another version of the code. The demo starts with a new database; the old one is "
+        f"kept as {kept}."
+    )
 
 
 def make_user(environment: dict[str, str]) -> None:
@@ -154,7 +157,7 @@ def run_to_end(environment: dict[str, str], *arguments: str, may_fail: bool = Fa
 
 @contextmanager
 def processes(options: argparse.Namespace, environment: dict[str, str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """The shop at work; whatever happens, nothing of it is left running."""
+    """Run the shop's processes, and stop all of them at the end, whatever happens."""
     commands = {
         "the web server": manage("runserver", "--noreload", f"{HOST}:{options.port}"),
         "the workers": manage("runjobs", "--processes", "2", "--no-reload", "--grace", "5"),
@@ -173,7 +176,7 @@ def processes(options: argparse.Namespace, environment: dict[str, str]) -> Itera
 
 
 def stop(running: list[subprocess.Popen[bytes]]) -> None:
-    """First as one asks, then as one does not; another Ctrl-C must not leave anything behind."""
+    """Terminate the processes, then kill those that are left. Another Ctrl-C is ignored, so that no process stays."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for process in running:
         process.terminate()
@@ -209,7 +212,7 @@ def watch(running: dict[str, subprocess.Popen[bytes]]) -> None:
 def check_alive(running: dict[str, subprocess.Popen[bytes]]) -> None:
     for name, process in running.items():
         if process.poll() is not None:
-            raise DemoError(f"{name} ended with status {process.returncode}; demo.log in the folder says why.")
+            raise DemoError(f"{name} ended with status {process.returncode}; see demo.log in the folder.")
 
 
 def introduction(options: argparse.Namespace, environment: dict[str, str]) -> str:
@@ -232,5 +235,5 @@ def _end(number: int, frame: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGINT, _end)  # also where a shell started it with that ignored
+    signal.signal(signal.SIGINT, _end)  # also if the shell that started this process ignores SIGINT
     sys.exit(main())

@@ -1,7 +1,7 @@
 """Whether the demo's database was made by the migrations of this code.
 
-Until 0.1.0 a change of the schema is a change of ``0001_initial.py``, which ``migrate`` cannot see because it knows
-migrations by name. So the demo records a digest of the files that made its database, and compares.
+Until 0.1.0, a change of the schema changes ``0001_initial.py``. ``migrate`` does not notice that, because it knows
+migrations by name. So the demo stores a digest of the files that made its database, and compares it with the code.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ RECORD = "demo_layout"
 
 
 class DatabaseInUse(Exception):
-    """The database is to be set aside, and a session of another program is connected to it."""
+    """The database cannot be renamed, because a session of another program is connected to it."""
 
 
 def is_current(server: Server) -> bool:
-    """Whether each migration that was applied is, to the letter, one of this code. So is a database without any."""
+    """Whether every applied migration has the same text as in this code. True for a database without migrations."""
     with psycopg.connect(server.dsn) as connection:
         if not _exists(connection, "django_migrations"):
             return True
@@ -38,15 +38,15 @@ def is_current(server: Server) -> bool:
 
 
 def record(server: Server) -> None:
-    """Keep in the database from which files it was made; to be called after ``migrate``."""
+    """Store in the database the digests of the migrations that made it. Call it after ``migrate``."""
     with psycopg.connect(server.dsn) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE IF NOT EXISTS {RECORD} (migration text PRIMARY KEY, digest text NOT NULL)")
         cursor.executemany(f"INSERT INTO {RECORD} VALUES (%s, %s) ON CONFLICT DO NOTHING", list(digests().items()))
 
 
 def set_aside(server: Server) -> str:
-    """Rename the database, make an empty one in its place, and return the new name of the old one."""
-    name = f"{server.database}_{datetime.now():%Y%m%d_%H%M%S}"  # noqa: DTZ005 - for the eyes of the user
+    """Rename the database, create an empty one in its place, and return the new name of the old one."""
+    name = f"{server.database}_{datetime.now():%Y%m%d_%H%M%S}"  # noqa: DTZ005 - local time, for the user
     old, new = sql.Identifier(server.database), sql.Identifier(name)
     with psycopg.connect(server.dsn, dbname="template1", autocommit=True) as connection:
         try:

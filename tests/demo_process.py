@@ -55,7 +55,7 @@ class Demo:
         assert self.process.stdout is not None
         for line in iter(self.process.stdout.readline, ""):
             self.said += line
-            if "Ctrl-C ends everything" in line:
+            if "Press Ctrl-C to stop everything" in line:
                 break
         found = SAID.search(self.said)
         assert found is not None, f"{self.said}\n{self.log()}"

@@ -36,7 +36,9 @@ def test_a_taken_port_is_said_in_one_sentence():
 
         said = refused("--port", str(port), "--folder", str(folder))
 
-        assert said == f"No demo: port {port} is taken; choose another: make demo ARGS='--port {port + 1}'."
+        assert (
+            said == f"The demo cannot run: port {port} is in use; choose another: make demo ARGS='--port {port + 1}'."
+        )
         assert not folder.exists()
 
 
@@ -50,13 +52,13 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path):
 
 def test_a_missing_java_is_said_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert java_hint() == "There is no Java 17 here, so jobs cannot be archived with Spark; all else works."
+    assert java_hint() == "Java 17 was not found, so jobs cannot be archived with Spark. Everything else works."
 
     old: Path = tmp_path / "java"
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     old.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert "no Java 17" in java_hint()
+    assert "Java 17 was not found" in java_hint()
 
     old.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
     assert "make report" in java_hint()
@@ -132,7 +134,7 @@ def test_a_database_of_other_code_that_is_in_use_is_said_in_one_sentence(shop):
     try:
         with (
             psycopg.connect(shop.dsn),
-            pytest.raises(DemoError, match="has the tables of other code and is in use; stop what uses it"),
+            pytest.raises(DemoError, match="was made by another version of the code and is in use; stop the programs"),
             database(shop.folder),
         ):
             pass
@@ -153,7 +155,8 @@ def test_a_database_of_other_code_is_kept_under_another_name_and_a_new_one_is_us
     (kept,) = databases(shop) - before
     assert query(shop, "SELECT * FROM mine", name=kept) == [(1,)]
     said = (
-        f"The database has the tables of other code: the demo starts with a new one and keeps the old one as {kept}.\n"
+        "The database was made by another version of the code. The demo starts with a new database; the old one is "
+        f"kept as {kept}.\n"
     )
     assert capsys.readouterr().out == said
     with database(shop.folder):

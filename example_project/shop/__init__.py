@@ -1,1 +1,1 @@
-"""A shop: customers, their orders, and the work that orders make."""
+"""A shop: customers, their orders, and the jobs that ship the orders."""

@@ -1,6 +1,6 @@
-"""What the shop does in the background. ``manage.py runjobs`` finds these functions by their decorator.
+"""The handlers of the shop. ``manage.py runjobs`` finds these functions by their decorator.
 
-A handler may run again after a crash, so each says what is to be true and adds nothing twice.
+A handler may run again after a crash, so each can be repeated without doing its work twice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .models import Order
 
 
 class ShopError(Exception):
-    """Something a person must look at."""
+    """An error that an operator must look at."""
 
 
 @job(queue="orders", name="ship_order")
 def ship_order(order_id: int, card: str | None = None) -> dict[str, str]:
-    """Charge the card, ship the order and write to the customer. An ordered queue: one after another per customer."""
+    """Check the card and the address, ship the order and send a mail. The orders of a customer are shipped in order."""
     order = Order.objects.select_related("customer").get(pk=order_id)
     if (card or order.card) == "expired":
         raise ShopError("the card has expired")
@@ -36,7 +36,7 @@ def ship_order(order_id: int, card: str | None = None) -> dict[str, str]:
 
 @job(queue="payments", name="take_payment", singleton_key=lambda customer, **_: f"customer-{customer.lower()}")
 def take_payment(customer: str, amount: int) -> dict[str, int]:
-    """What a customer owes, in the order it fell due. One that the bank refuses blocks those behind it."""
+    """Take a payment. The payments of a customer are taken in order; a refused one blocks the payments behind it."""
     if amount > 95:
         raise ShopError(f"the bank refused {amount} €")
     return {"paid": amount}
@@ -44,31 +44,31 @@ def take_payment(customer: str, amount: int) -> dict[str, int]:
 
 @job(queue="emails", name="send_email", takes_context=True)
 def send_email(context: JobContext, to: str, text: str) -> dict[str, str]:
-    """The job is the outbox: it is stored together with what the mail tells of. The mail server fails at times."""
+    """Send a mail. Its job is stored in the same transaction as the shipped order. The mail server sometimes fails."""
     if to.endswith("@slow.example") and context.attempt < 3:
         raise ConnectionError("the mail server is busy")
     if to.endswith("@nowhere.example"):
-        raise ConnectionError("there is no such host")  # after the last retry a copy goes to emails-dead
+        raise ConnectionError("there is no such host")  # after the last retry, a copy is stored in emails-dead
     return {"sent": text, "to": to}
 
 
 @job(queue="stock-report", name="stock_report")
 def stock_report() -> dict[str, int]:
-    """How many of each item were ordered; sent every night by a schedule."""
+    """Count the orders of each item. A schedule sends this job every night."""
     counted = Order.objects.order_by("item").values_list("item").annotate(number=Count("pk"))
     return dict(counted)
 
 
 @job(queue="rates", name="fetch_rates")
 async def fetch_rates(currencies: list[str]) -> dict[str, float]:
-    """An async handler: a hundred of them wait in one process, as if for another server's answer."""
+    """An async handler, which waits as if for another server. One process can run a hundred of them at once."""
     await asyncio.sleep(0.5)
     return {currency: round(1 + len(currency) / 10, 2) for currency in currencies}
 
 
 @job(queue="exports", name="export_orders", takes_context=True, retry_limit=0)
 def export_orders(context: JobContext, rows: int = 100) -> dict[str, int]:
-    """Something that takes a while, and says how far it is."""
+    """Work for five seconds, and report the progress."""
     for row in range(rows):
         if context.cancelled:
             raise CancelJob(f"stopped after {row} rows")

@@ -18,7 +18,7 @@ class Customer(models.Model):
 
     @property
     def key(self) -> str:
-        """What the customer's orders are ordered by."""
+        """The singleton key of the customer's jobs."""
         return f"customer-{self.name.lower()}"
 
 

@@ -7,7 +7,7 @@ from .models import Customer, Order
 
 
 def place_order(customer: Customer, item: str, **details: str) -> Order:
-    """Store an order and the job that ships it: both, or neither."""
+    """Store an order and the job that ships it in one transaction: either both are stored or neither is."""
     with transaction.atomic():
         number = Order.objects.filter(customer=customer).count() + 1
         order = Order.objects.create(customer=customer, number=number, item=item, **details)

@@ -1,4 +1,4 @@
-"""Sample data: customers who keep ordering, some of whom make trouble; never more than a demo needs."""
+"""Sample data: customers who keep ordering, and some orders that fail. The amount of data is limited."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .tasks import thank
 
 CUSTOMERS = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gita", "Hugo", "Iris", "Jon", "Kaya", "Lev")
 ITEMS = ("tea", "a kettle", "two cups", "honey", "a teapot", "sugar")
-MOST_BLOCKED = 3  # customers at once
-MOST_WAITING = 25  # orders of one customer
+MOST_BLOCKED = 3  # customers whose key may be blocked at the same time
+MOST_WAITING = 25  # jobs of one customer in one queue
 MOST_ORDERS = 2_000
 
 
 def fill() -> None:
-    """What a new shop begins with."""
+    """Create the customers and the first orders of a new shop."""
     for name in CUSTOMERS:
         Customer.objects.get_or_create(name=name)
     for _ in range(60):
@@ -35,7 +35,7 @@ def fill() -> None:
 
 
 def step() -> None:
-    """A moment in the life of the shop."""
+    """Place one order, and sometimes send a payment, a mail or a task."""
     customer = Customer.objects.order_by("?").first()
     if customer is None or _waiting("orders", customer.key) >= MOST_WAITING:
         return

@@ -1,4 +1,4 @@
-"""The same with Django's own API for tasks: a task is a job, and the same workers run it."""
+"""A task of Django's own API. It is stored as a job, and the same workers run it."""
 
 from __future__ import annotations
 

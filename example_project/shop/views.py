@@ -1,4 +1,4 @@
-"""The shop's page: a job is sent in the transaction of the request, and its progress is shown live."""
+"""The shop's page: it sends jobs in the transaction of the request, and shows their progress."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def index(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def buy(request: HttpRequest) -> HttpResponse:
-    """The order and its job: both, or neither."""
+    """Store the order and its job in one transaction."""
     customer = get_object_or_404(Customer, pk=request.POST.get("customer"))
     place_order(customer, request.POST.get("item") or ITEMS[0])
     return redirect("index")
@@ -49,7 +49,7 @@ def export(request: HttpRequest) -> HttpResponse:
 
 
 def progress(request: HttpRequest, id: UUID) -> HttpResponse:
-    """What the page asks for until the job has ended."""
+    """The progress of a job, which the page requests until the job has ended."""
     try:
         job = services.get_job(id)
     except JobNotFound as error:

@@ -1,4 +1,4 @@
-"""``manage.py feed``: customers keep ordering, until somebody stops it."""
+"""``manage.py feed``: customers keep ordering until the command is stopped."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ...models import Customer
 
 
 class Command(BaseCommand):
-    help = "Lets customers of the sample shop order, about once a second."
+    help = "Places orders for customers of the sample shop, about one per second."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--seconds", type=float, default=1.0, help="how long to wait between two orders")
+        parser.add_argument("--seconds", type=float, default=1.0, help="average time between two orders")
 
     def handle(self, *args: Any, **options: Any) -> None:
         stop = threading.Event()
