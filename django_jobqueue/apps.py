@@ -21,7 +21,7 @@ class JobQueueConfig(AppConfig):
 
 
 def _declare(using: str, **kwargs: Any) -> None:
-    """Queues and schedules declared in settings exist as soon as ``migrate`` has run."""
+    """Create the queues and schedules declared in settings, after ``migrate``."""
     from .services.queues import sync_declared
     from .services.schedules import sync_declared_schedules
 

@@ -1,4 +1,4 @@
-"""What a job carries from its sender to its handler besides its data: the id of a request, a trace."""
+"""Carriers: values besides the data that go from the sender of a job to its handler, such as the id of a request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("django_jobqueue")
 
 
 class Outgoing(Protocol):
-    """A job that is about to be stored, as far as carriers need to know it."""
+    """A job before it is stored, with the fields that carriers may read."""
 
     id: UUID
     name: str
@@ -37,18 +37,18 @@ class Outgoing(Protocol):
 
 
 class Carrier(Protocol):
-    """One thing to carry. Name its class in ``JOBQUEUE["CARRY"]``."""
+    """Carries a value with each job. Name the class in ``JOBQUEUE["CARRY"]``."""
 
-    name: str  # under which its JSON is stored with the job
+    name: str  # the key of its value, which is stored as JSON with the job
 
     def sending(self, queue: str, jobs: Sequence[Outgoing]) -> AbstractContextManager[Any]:
-        """Entered while jobs are stored; what it gives goes with them, unless it is ``None``."""
+        """A context manager around storing jobs. Its value is stored with them, unless it is ``None``."""
 
     def running(self, job: Job, value: Any) -> AbstractContextManager[Any]:
-        """Entered around every run of a handler, with what the job carries, or ``None``."""
+        """A context manager around every run of a handler. ``value`` is the value that the job carries, or ``None``."""
 
     def flush(self) -> None:
-        """A worker ends: nothing may be lost."""
+        """Called when a worker process ends: write out all that is buffered."""
 
 
 # ---------------------------------------------------------------------------------------------- the id of the request
@@ -57,13 +57,13 @@ _request_id: ContextVar[str | None] = ContextVar("jobqueue_request_id", default=
 
 
 def get_request_id() -> str | None:
-    """The id of the request that is being answered, or that led to the job that is being run."""
+    """The id of the current request, or of the request that sent the running job."""
     return _request_id.get()
 
 
 @contextmanager
 def request_id(value: str | None) -> Iterator[None]:
-    """What is sent in here carries this id."""
+    """Jobs that are sent in this block carry this id."""
     token = _request_id.set(value)
     try:
         yield
@@ -87,7 +87,7 @@ class RequestId:
 
 
 class RequestIdFilter(logging.Filter):
-    """Gives every log record a ``request_id``, for formatters."""
+    """Adds ``request_id`` to every log record, for formatters."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not hasattr(record, "request_id"):
@@ -100,7 +100,7 @@ class RequestIdFilter(logging.Filter):
 
 @cache
 def carriers() -> tuple[Carrier, ...]:
-    """The carriers that the settings name; ``ImproperlyConfigured`` if one cannot be had."""
+    """The carriers that the settings name. Raises ``ImproperlyConfigured`` if a class cannot be imported or used."""
     return tuple(map(_made, get_settings().CARRY))
 
 
@@ -108,10 +108,10 @@ def _made(path: str) -> Carrier:
     try:
         made: Carrier = import_string(path)()
     except (ImportError, TypeError) as error:
-        raise ImproperlyConfigured(f"JOBQUEUE['CARRY']: {path!r} cannot be had: {error}.") from error
+        raise ImproperlyConfigured(f"JOBQUEUE['CARRY']: {path!r} cannot be imported or created: {error}.") from error
     missing = [name for name in ("name", "sending", "running", "flush") if not hasattr(made, name)]
     if missing:
-        raise ImproperlyConfigured(f"JOBQUEUE['CARRY']: {path!r} is no carrier: it has no {', '.join(missing)}.")
+        raise ImproperlyConfigured(f"JOBQUEUE['CARRY']: {path!r} is not a carrier: it has no {', '.join(missing)}.")
     return made
 
 
@@ -119,7 +119,7 @@ _NOTHING = nullcontext()
 
 
 def loading(queue: str, jobs: Sequence[Outgoing]) -> AbstractContextManager[Any]:
-    """Entered while these jobs are stored: gives them what they carry."""
+    """A context manager around storing these jobs: adds the values that they carry."""
     return _loading(queue, jobs) if get_settings().CARRY else _NOTHING
 
 
@@ -142,7 +142,7 @@ Around = Callable[["Job"], AbstractContextManager[Any]]
 
 
 def around(inner: Around | None) -> Around | None:
-    """What to enter around every run, if anything: the carriers, and inside them what the settings name besides."""
+    """The context managers around every run: the carriers, and inside them ``inner``. ``None`` if there are none."""
     if not get_settings().CARRY:
         return inner
     all_carriers = carriers()
@@ -162,7 +162,7 @@ def around(inner: Around | None) -> Around | None:
 
 
 def _entered(stack: ExitStack, carrier: Carrier, make: Callable[[], AbstractContextManager[Any]]) -> Any:
-    """A carrier that fails must not keep jobs from being sent or run."""
+    """Enter a carrier. If it fails it is logged, because jobs must be sent and run without it."""
     try:
         return stack.enter_context(make())
     except Exception as error:
@@ -176,7 +176,7 @@ def _entered(stack: ExitStack, carrier: Carrier, make: Callable[[], AbstractCont
 
 
 def flush() -> None:
-    """A worker process ends."""
+    """Flush all carriers, because the worker process ends."""
     for carrier in carriers():
         try:
             carrier.flush()

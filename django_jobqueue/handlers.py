@@ -1,4 +1,4 @@
-"""Which function does a job's work: ``@job``, and the registry it fills."""
+"""Handlers: the decorator ``@job``, and the registry of all handlers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ R = TypeVar("R")
 
 logger = logging.getLogger("django_jobqueue")
 
-# What a handler may raise to decide for itself how its attempt ends ------------------------------------------------
+# Exceptions that a handler raises to decide how its attempt ends ----------------------------------------------------
 
 
 class RetryLater(Exception):
-    """End this attempt as failed, and try again after ``delay`` seconds or at a moment, whatever the queue's delay."""
+    """Fail this attempt, and try again after ``delay`` seconds, or ``at`` a time, instead of the delay of the queue."""
 
     def __init__(
         self, message: str = "", *, delay: float | timedelta | None = None, at: datetime | None = None
@@ -42,15 +42,15 @@ class RetryLater(Exception):
 
 
 class FailForGood(Exception):
-    """Fail now, whatever retries are left: trying again would not help."""
+    """Fail the job for good, even if retries are left."""
 
 
 class CancelJob(Exception):
-    """End the job as stopped: its work is no longer wanted."""
+    """End the job as stopped: its work is no longer needed."""
 
 
 class Snooze(Exception):
-    """Give the job back uncharged, to be started again after ``delay`` seconds."""
+    """Return the job to the queue without using up a retry; it starts again after ``delay`` seconds."""
 
     def __init__(self, delay: float | timedelta, message: str = "") -> None:
         self.delay = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
@@ -58,33 +58,33 @@ class Snooze(Exception):
 
 
 class JobExpired(BaseException):
-    """Raised inside a handler that has used up its time, or whose claim was lost.
+    """Raised inside a handler whose time is used up, or whose claim was lost.
 
-    Not an ``Exception``, so that few handlers catch it.
+    It is not an ``Exception``, so that ``except Exception`` does not catch it.
     """
 
 
 class JobContext:
-    """What a handler with ``takes_context=True`` gets as its first argument."""
+    """The first argument of a handler with ``takes_context=True``."""
 
     def __init__(self, job: Job, *, deadline: datetime | None = None) -> None:
         self.job = job
         self.attempt = job.attempt
         self.deadline = deadline or job.expire_at
-        self.cancelled = False  # whether somebody asked to stop
+        self.cancelled = False  # whether the job was cancelled, or its claim was lost
         self.logger = logging.LoggerAdapter(
             logging.getLogger("django_jobqueue.handlers"),
             {"job": str(job.pk), "queue": job.queue_id, "key": job.singleton_key, "attempt": job.attempt},
         )
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Say how far the work has come, from 0 to 1; written about once a second, outside any transaction."""
+        """Report progress, from 0 to 1. It is stored about once a second, outside of your transactions."""
         if not 0 <= fraction <= 1:
             raise InvalidOption("fraction", f"expected a number from 0 to 1, got {fraction!r}")
         self._report(float(fraction), str(text))
 
     def touch(self) -> None:
-        """A sign of life, for a job whose heartbeat the worker does not send itself."""
+        """Send a heartbeat, for a job whose heartbeat the worker does not send."""
         self._touch()
 
     def _report(self, fraction: float, text: str) -> None:
@@ -99,9 +99,9 @@ _KEYS = ("singleton_key", "group_key")
 
 
 class Handler(Generic[P, R]):
-    """A function that does the work of jobs. Calling it just calls the function; ``send`` stores a job for it."""
+    """A function that does the work of jobs. Calling it calls the function; ``send`` stores a job for it."""
 
-    named_only: ClassVar[bool] = False  # whether jobs must name it, even when it is the only one of its queue
+    named_only: ClassVar[bool] = False  # whether jobs must name it, even if it is the only handler of its queue
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Handler(Generic[P, R]):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.function, self.queue, self.name, self.aliases = function, queue, name, tuple(aliases)
-        self.queues: tuple[str, ...] = (queue,)  # all that its jobs may be in
+        self.queues: tuple[str, ...] = (queue,)  # the queues that its jobs may be in
         self.takes_context, self.atomic, self.unpack, self.default = takes_context, atomic, unpack, default
         self.retries = dict(retries or {})
         self.options = dict(options or {})
@@ -140,11 +140,11 @@ class Handler(Generic[P, R]):
         return await Sender(self, {}).asend(*args, **kwargs)
 
     def using(self, **options: Any) -> Sender[P]:
-        """The same with other options of ``send``: ``remind.using(delay=60, priority=5).send(user_id=1)``."""
+        """The handler with other options of ``send``: ``remind.using(delay=60, priority=5).send(user_id=1)``."""
         return Sender(self, options)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The data that calls the handler with these arguments; ``TypeError`` if it does not take them."""
+        """The data of a job for a call with these arguments. Raises ``TypeError`` if the handler does not take them."""
         if not self.unpack:
             if kwargs or len(args) > 1:
                 raise TypeError(f"{self.name}() takes its data as one argument")
@@ -157,7 +157,7 @@ class Handler(Generic[P, R]):
         return data or None
 
     def call(self, job: Job, context: JobContext | None) -> Any:
-        """Call the function as the job says; a coroutine if it is asynchronous."""
+        """Call the function with the data of the job. Returns a coroutine if it is asynchronous."""
         data = job.data
         first = (context,) if self.takes_context else ()
         if not self.unpack:
@@ -167,7 +167,7 @@ class Handler(Generic[P, R]):
         return self.function(*first) if data is None else self.function(*first, data)
 
     def rule_for(self, error: BaseException) -> Rule:
-        """What the retry rules say: retry as the job says, after so many seconds, or (``False``) never."""
+        """The rule for an error: retry with the delay of the job (``True``) or these seconds, or never (``False``)."""
         for kind in type(error).__mro__:
             if kind in self.retries:
                 return self.retries[kind]
@@ -175,7 +175,7 @@ class Handler(Generic[P, R]):
 
 
 class Sender(Generic[P]):
-    """A handler with other options for its sends."""
+    """A handler with other options of ``send``."""
 
     def __init__(self, handler: Handler[P, Any], options: Mapping[str, Any]) -> None:
         self.handler, self.options = handler, options
@@ -196,7 +196,7 @@ class Sender(Generic[P]):
         return await asend(queue, data, **options)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        """What ``send_many`` takes for one job of this handler."""
+        """The item for ``send_many`` that stands for a job of this handler."""
         _, data, options = self._prepared(args, kwargs)
         return {"data": data, **options}
 
@@ -212,9 +212,7 @@ class Sender(Generic[P]):
 
 def _signature(function: Callable[..., Any], handler: Handler[Any, Any]) -> inspect.Signature:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ImproperlyConfigured(
-            f"{handler.name}() is a generator: nobody would take what it yields, so nothing runs."
-        )
+        raise ImproperlyConfigured(f"{handler.name}() is a generator function: calling it would not run its code.")
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     if handler.takes_context:
@@ -236,9 +234,9 @@ Source = Callable[[str], "Handler[Any, Any] | None"]
 
 
 class HandlerRegistry:
-    """The handlers that the imported modules declare, and where else a name may be known.
+    """The handlers that the imported modules declare, and other sources of handlers.
 
-    It lives as long as the process: a module declares its handlers once, when it is imported.
+    It exists as long as the process, because a module declares its handlers once, when it is imported.
     """
 
     def __init__(self) -> None:
@@ -247,7 +245,7 @@ class HandlerRegistry:
 
     @contextmanager
     def restored(self, *, empty: bool = False) -> Iterator[None]:
-        """For tests that declare handlers: they are forgotten at the end. With ``empty`` none is known at first."""
+        """For tests that declare handlers: forget them after the block. With ``empty`` none is known at first."""
         before = self.by_name
         self.by_name = {} if empty else dict(before)
         try:
@@ -281,13 +279,13 @@ def _place(handler: Handler[Any, Any]) -> str:
 
 
 def add_source(source: Source) -> None:
-    """Ask this, too, for the handler of a name that nobody has registered."""
+    """Add a function that finds handlers which are not registered, by their name."""
     if source not in registry.sources:
         registry.sources.append(source)
 
 
 def known(name: str) -> Handler[Any, Any] | None:
-    """The handler registered under that name."""
+    """The handler registered under this name."""
     return registry.by_name.get(name)
 
 
@@ -307,10 +305,10 @@ def autodiscover() -> list[Handler[Any, Any]]:
 
 
 def discovered() -> Callable[[str, str], Handler[Any, Any] | None] | None:
-    """How to find this project's handlers, or nothing where they cannot be imported: an answer then goes without."""
+    """A function that finds this project's handlers, or ``None`` if they cannot be imported; that is logged."""
     try:
         autodiscover()
-    except Exception as error:  # whatever a project's modules raise
+    except Exception as error:  # a module of the project may raise anything
         logger.warning(
             "handlers cannot be imported: %s", error_line(error), extra={"error": error_line(error)}, exc_info=True
         )
@@ -319,7 +317,7 @@ def discovered() -> Callable[[str, str], Handler[Any, Any] | None] | None:
 
 
 def find(queue: str, name: str) -> Handler[Any, Any] | None:
-    """The handler of a job: by its name, or, for a job without one, the queue's only or default handler."""
+    """The handler of a job: by its name, or, for a job without a name, the only or default handler of its queue."""
     if name:
         return registry.by_name.get(name) or next(filter(None, (source(name) for source in registry.sources)), None)
     candidates = _unnamed(queue)
@@ -328,12 +326,12 @@ def find(queue: str, name: str) -> Handler[Any, Any] | None:
 
 
 def _unnamed(queue: str) -> list[Handler[Any, Any]]:
-    """Those that a job may mean which names none."""
+    """The handlers of a queue that a job without a name may run in."""
     return [handler for handler in all_handlers() if handler.queue == queue and not handler.named_only]
 
 
 def missing_text(queue: str, name: str) -> str:
-    """What to tell of a job whose handler is not there."""
+    """The error of a job whose handler is missing."""
     if not name:
         there = [handler.name for handler in _unnamed(queue)]
         if there:
@@ -390,11 +388,11 @@ def job(
 ) -> Callable[[Callable[..., Any]], Any]:
     """Make a function the handler of jobs in ``queue``.
 
-    Jobs find it by ``name``, which is its dotted path unless given, or one of its ``aliases`` (its former names). The
-    other ``options`` are defaults of its sends: what :func:`django_jobqueue.services.send` takes; keys may be functions
-    of the arguments. With ``atomic`` it runs in one transaction together with its completion. ``retries`` maps
+    Jobs find it by its ``name``, which defaults to its dotted path, or by one of its ``aliases`` (its former names).
+    The other ``options`` are defaults for its sends, as :func:`django_jobqueue.services.send` takes them; keys may be
+    functions of the arguments. With ``atomic`` it runs in the same transaction as its completion. ``retries`` maps
     exception classes to ``False`` (never retry), or to the seconds until the next attempt. Raises
-    ``ImproperlyConfigured`` for what no job could ever call.
+    ``ImproperlyConfigured`` for a function that no job could call.
     """
     _check_options(options)
     _check_declaration(queue, aliases, retries)

@@ -1,4 +1,4 @@
-"""One pass over everything that must happen although nobody asks for it, by one process at a time."""
+"""Background maintenance: a pass expires, recovers, releases and cleans up, in only one process at a time."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ OPERATIONS_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of a pass did: how many, of which queue where that is known."""
+    """What a step of a pass did: how many rows, by queue where that is known."""
 
     name: str
     done: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     error: str = ""
-    unfinished: bool = False  # its time was over; the next pass goes on
+    unfinished: bool = False  # its time was over; the next pass continues it
 
     @property
     def number(self) -> int:
@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceReport:
-    """What a pass did, step by step; ``skipped`` if another process was at it."""
+    """What a pass did, step by step; ``skipped`` if another process was running it."""
 
     skipped: bool = False
     steps: list[Step] = field(default_factory=list)
@@ -58,7 +58,7 @@ class MaintenanceReport:
 
     @property
     def errors(self) -> dict[str, str]:
-        """The steps that failed, and why."""
+        """The names of the steps that failed, and their errors."""
         return {step.name: step.error for step in self.steps if step.error}
 
     def __getitem__(self, name: str) -> Step:
@@ -68,12 +68,12 @@ class MaintenanceReport:
         raise KeyError(name)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it."""
+        """The report as a dict that JSON can hold."""
         return asdict(self)
 
 
-class _Work(NamedTuple):
-    """A step: what it does, how long it may take, and how many rows it may look at in vain."""
+class _StepToRun(NamedTuple):
+    """A step: its function, how long it may take, and how many rows it may read without changing them."""
 
     name: str
     work: Callable[[str], dict[str, int]]
@@ -82,10 +82,10 @@ class _Work(NamedTuple):
 
 
 def maintain(*, every: float = 0.0, using: str | None = None) -> MaintenanceReport:
-    """Expire, recover, let go what is due, check lanes, count, clean up, warn, continue operations: in bounded time.
+    """Run a pass: expire, recover, release, check lanes, count, clean up, warn, continue operations, in bounded time.
 
-    Of all processes one does it at a time; the others get a report that says ``skipped``, and so does one that asks
-    less than ``every`` seconds after the last pass began. A step that fails is logged and stops no other.
+    A pass runs in only one process at a time. A report says ``skipped`` if another process runs one, or if the last
+    pass began less than ``every`` seconds ago. A step that fails is logged, and the other steps run.
     """
     using = database(using)
     holder, began = uuid7(), time.monotonic()
@@ -118,7 +118,7 @@ def _lease() -> Any:
 
 
 def _take(using: str, holder: UUID, every: float) -> bool:
-    """Whether the pass is ours. Nobody is waited for: who has the row locked is just taking it."""
+    """Whether this process may run the pass. It does not wait for a locked row: another process is taking the pass."""
     if not _row(using).exists():
         with connections[using].cursor() as cursor:
             cursor.execute(sql.maintain.ENSURE_ROW, [Maintenance.ONLY])
@@ -144,7 +144,7 @@ def _return(using: str, holder: UUID, report: MaintenanceReport) -> None:
 # --------------------------------------------------------------------------------------------------------- the steps
 
 
-def _run(using: str, step: _Work) -> Step:
+def _run(using: str, step: _StepToRun) -> Step:
     began = time.monotonic()
     places = _row(using).values_list("places", flat=True)[0]
     done, error = {}, ""
@@ -152,7 +152,7 @@ def _run(using: str, step: _Work) -> Step:
         try:
             with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
                 done = step.work(using)
-        except Exception as failure:  # whatever it is, the other steps must go on
+        except Exception as failure:  # any error: the other steps must run
             error = f"{type(failure).__name__}: {failure}".strip()[:500]
             logger.exception(
                 "maintenance step failed: %s: %s; the other steps go on",
@@ -200,7 +200,7 @@ def _warn(using: str) -> dict[str, int]:
 
 
 def _forget(using: str) -> dict[str, int]:
-    """Rows about what is long over: workers, slots of schedules, minutes, what a write of Spark left."""
+    """Delete old rows of workers, slots of schedules, counted minutes, and staged rows of Spark writes."""
     return {
         "workers": _forget_workers(using),
         "runs": services.forget_old_runs(using=using),
@@ -210,7 +210,7 @@ def _forget(using: str) -> dict[str, int]:
 
 
 def _forget_workers(using: str) -> int:
-    """Workers that ended more than a day ago, unless a job says it is still held by one: its row proves who is lost."""
+    """Delete workers that stopped more than a day ago, unless a job is held by one: its row proves that it is lost."""
     held = Job.objects.using(using).running().filter(assignee=OuterRef("name"), incarnation=OuterRef("pk"))
     old = Worker.objects.using(using).filter(stopped_at__lte=StatementTimestamp() - KEEP_WORKERS)
     return old.exclude(Exists(held))._raw_delete(using)
@@ -220,14 +220,14 @@ def _continue_operations(using: str) -> dict[str, int]:
     return advance_operations(seconds=OPERATIONS_SECONDS, using=using)
 
 
-STEPS: tuple[_Work, ...] = (
-    _Work("recover", _recover),
-    _Work("expire", _expire),
-    _Work("release", _release),
-    _Work("lanes", _check_lanes, looks=5_000),  # each lane takes a few looks
-    _Work("count", _count),  # before what it counts is cleaned up
-    _Work("cleanup", _clean_up, seconds=20.0),
-    _Work("backlogs", _warn),
-    _Work("forget", _forget),
-    _Work("operations", _continue_operations, seconds=OPERATIONS_SECONDS),
+STEPS: tuple[_StepToRun, ...] = (
+    _StepToRun("recover", _recover),
+    _StepToRun("expire", _expire),
+    _StepToRun("release", _release),
+    _StepToRun("lanes", _check_lanes, looks=5_000),  # each lane takes a few reads
+    _StepToRun("count", _count),  # before the jobs that it counts are cleaned up
+    _StepToRun("cleanup", _clean_up, seconds=20.0),
+    _StepToRun("backlogs", _warn),
+    _StepToRun("forget", _forget),
+    _StepToRun("operations", _continue_operations, seconds=OPERATIONS_SECONDS),
 )

@@ -1,4 +1,4 @@
-"""Gives every request an id, which the jobs that are sent while it is answered carry to their handlers."""
+"""A middleware that gives every request an id. Jobs that the request sends carry it to their handlers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from django.http.response import HttpResponseBase
 from .carriers import request_id
 
 HEADER = "X-Request-ID"
-_FINE = re.compile(r"[\w.:/+=@-]{1,200}")  # others come from strangers and go into logs
+_VALID = re.compile(r"[\w.:/+=@-]{1,200}")  # clients choose the id, and it is written to logs
 
 
 class RequestIdMiddleware:
-    """Takes the request's ``X-Request-ID`` or makes one, and answers with it."""
+    """Takes the id from the header ``X-Request-ID`` or makes one, and adds the header to the response."""
 
     sync_capable = True
     async_capable = True
@@ -48,4 +48,4 @@ class RequestIdMiddleware:
 
 def _id_of(request: HttpRequest) -> str:
     given = request.headers.get(HEADER, "")
-    return given if _FINE.fullmatch(given) else uuid4().hex
+    return given if _VALID.fullmatch(given) else uuid4().hex

@@ -1,7 +1,7 @@
 """Traces: a producer span for every send, a consumer span for every attempt, linked. Needs the extra ``opentelemetry``.
 
-``JOBQUEUE = {"CARRY": ["django_jobqueue.opentelemetry.Tracing"]}`` switches it on. Where spans go is the project's
-choice, made with OpenTelemetry's own SDK.
+``JOBQUEUE = {"CARRY": ["django_jobqueue.opentelemetry.Tracing"]}`` turns it on. The project chooses where spans are
+exported to, with OpenTelemetry's SDK.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 SYSTEM = "django_jobqueue"
 FLUSH_MS = 2_000
-_MEANT = (CancelJob, Snooze, RetryLater, asyncio.CancelledError)  # a handler's decision, not its error
+_DECISIONS = (CancelJob, Snooze, RetryLater, asyncio.CancelledError)  # decisions of a handler, not errors
 
 
 class Tracing:
-    """The carrier of W3C trace contexts, or of whatever propagator is set."""
+    """The carrier of trace contexts: W3C, or of the propagator that is configured."""
 
     name = "trace"
 
@@ -89,7 +89,7 @@ def _of_job(name: str, key: str) -> dict[str, Any]:
 
 def _note(span: Span, error: BaseException) -> None:
     span.set_attribute("error.type", type(error).__qualname__)
-    if isinstance(error, _MEANT):
+    if isinstance(error, _DECISIONS):
         span.add_event(type(error).__name__, {"message": str(error)})
         return
     span.record_exception(error)

@@ -1,7 +1,7 @@
-"""What a process remembers from one call to the next.
+"""State that a process keeps between calls.
 
-Each such memory is one object at the top of its module, of a class that says for how long it remembers. All of them are
-shortcuts: a process that has forgotten asks again.
+Each kind of state is an object at the top of its module; its class says how long it is kept. All of it is only a cache:
+a process that has forgotten it reads it again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class ProcessMemory(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Be as in a new process."""
+        """Forget all, as in a new process."""
 
     @classmethod
     def forget_all(cls) -> None:
-        """For tests, each of which begins as in a new process."""
+        """Forget the state of all modules: each test begins as in a new process."""
         for memory in cls._all:
             memory.forget()

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: what waits, runs, failed and is blocked, and how long it took.
+"""Metrics for Prometheus: how many jobs wait, run, failed or block a key, and how long they waited and ran.
 
-Needs the extra ``prometheus``. A scrape costs about the same whatever the number of jobs: what waits is counted along
-the indexes of what waits, up to a limit, and what has happened is read from the totals that maintenance keeps.
+Needs the extra ``prometheus``. The cost of a scrape hardly depends on the number of jobs: waiting jobs are counted
+along their indexes up to a limit, and past jobs are read from the totals that maintenance keeps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_jobqueue.prometheus")
 
-MOST = 10_000  # jobs of one queue and kind that a scrape counts; with more it is "at least"
+MOST = 10_000  # a scrape counts at most so many jobs of each queue and kind; the true number may be larger
 MOST_RUNNING = 100_000
 STATEMENT_MS = 1_000
 LATE = timedelta(seconds=60)
@@ -42,36 +42,36 @@ LATE = timedelta(seconds=60)
 
 class _Family(NamedTuple):
     kind: str
-    says: str
+    help: str
     labels: tuple[str, ...] = ()
 
 
 FAMILIES: Mapping[str, _Family] = {
-    "jobqueue_jobs": _Family("gauge", "Jobs that are not over, and jobs that failed for good.", ("queue", "state")),
-    "jobqueue_jobs_fetchable": _Family("gauge", "Waiting jobs that nothing holds.", ("queue",)),
-    "jobqueue_jobs_held": _Family("gauge", "Waiting jobs held until their time or by their lane.", ("queue", "hold")),
-    "jobqueue_oldest_fetchable_seconds": _Family("gauge", "For how long the oldest fetchable job waits.", ("queue",)),
+    "jobqueue_jobs": _Family("gauge", "Unfinished jobs, and jobs that failed for good.", ("queue", "state")),
+    "jobqueue_jobs_fetchable": _Family("gauge", "Waiting jobs without a hold.", ("queue",)),
+    "jobqueue_jobs_held": _Family("gauge", "Waiting jobs held until their time, or by their lane.", ("queue", "hold")),
+    "jobqueue_oldest_fetchable_seconds": _Family("gauge", "How long the oldest fetchable job has waited.", ("queue",)),
     "jobqueue_blocked_keys": _Family("gauge", "Keys that wait for an operator.", ("queue",)),
-    "jobqueue_oldest_blocked_key_seconds": _Family("gauge", "For how long the first of them is blocked.", ("queue",)),
+    "jobqueue_oldest_blocked_key_seconds": _Family("gauge", "How long the oldest of them is blocked.", ("queue",)),
     "jobqueue_queue_paused": _Family("gauge", "1 while the queue is paused.", ("queue",)),
     "jobqueue_sent": _Family("counter", "Jobs sent, up to the last complete minute.", ("queue",)),
     "jobqueue_started": _Family("counter", "Jobs whose first attempt began.", ("queue",)),
     "jobqueue_completed": _Family("counter", "Jobs that completed.", ("queue",)),
     "jobqueue_failed": _Family("counter", "Jobs that failed for good.", ("queue",)),
     "jobqueue_retried": _Family("counter", "Failed attempts that are followed by another.", ("queue",)),
-    "jobqueue_waited_seconds": _Family("histogram", "How long jobs had waited when they were started.", ("queue",)),
-    "jobqueue_ran_seconds": _Family("histogram", "How long the last attempt of jobs that ended took.", ("queue",)),
+    "jobqueue_waited_seconds": _Family("histogram", "How long jobs had waited when they started.", ("queue",)),
+    "jobqueue_ran_seconds": _Family("histogram", "How long the last attempt of finished jobs took.", ("queue",)),
     "jobqueue_workers": _Family("gauge", "Worker processes that are alive."),
-    "jobqueue_worker_capacity": _Family("gauge", "How many handlers they can run at once."),
-    "jobqueue_schedules": _Family("gauge", "Schedules that are on."),
+    "jobqueue_worker_capacity": _Family("gauge", "How many handlers all workers can run at once."),
+    "jobqueue_schedules": _Family("gauge", "Enabled schedules."),
     "jobqueue_schedules_late": _Family("gauge", "Schedules with a slot due for more than a minute."),
-    "jobqueue_schedule_lateness_seconds": _Family("gauge", "By how much the latest of them is late."),
+    "jobqueue_schedule_lateness_seconds": _Family("gauge", "How late the most delayed schedule is."),
     "jobqueue_maintenance_age_seconds": _Family("gauge", "How long ago the last pass of maintenance ended."),
     "jobqueue_maintenance_failed_steps": _Family("gauge", "Steps of the last pass that failed."),
-    "jobqueue_scrape_errors": _Family("gauge", "Parts of this scrape that are missing, because reading them failed."),
+    "jobqueue_scrape_errors": _Family("gauge", "Parts of this scrape that are missing because reading them failed."),
 }
 
-# ------------------------------------------------------------------------------------------------------ what is read
+# --------------------------------------------------------------------------------------------- reading the database
 
 
 _Sample = tuple[str, tuple[str, ...], Any]  # the family, its labels, and the value or histogram
@@ -108,7 +108,7 @@ def _dead(using: str, most: int) -> Iterator[_Sample]:
             oldest[name] = 0.0
     for queue, policy, state, number, seconds in backlog.dead(most=most, using=using):
         yield "jobqueue_jobs", (queue, state), number
-        if policy == ORDERED:  # where each of them blocks a key of its own
+        if policy == ORDERED:  # where each of these jobs blocks a key
             yield "jobqueue_blocked_keys", (queue,), number
             oldest[queue] = max(oldest.get(queue, 0.0), seconds)
     for queue, seconds in oldest.items():
@@ -161,7 +161,7 @@ PARTS: tuple[Callable[[str, int], Iterable[_Sample]], ...] = (
 
 
 def read(using: str, most: int) -> Iterator[_Sample]:
-    """Everything, in one transaction; a part that fails or takes too long is logged and left out."""
+    """Read all parts in one transaction. A part that fails or takes too long is logged and left out."""
 
     def work() -> list[_Sample]:
         found: list[_Sample] = []
@@ -184,7 +184,7 @@ def read(using: str, most: int) -> Iterator[_Sample]:
     yield from by_index(work, statement_ms=STATEMENT_MS, using=using)
 
 
-# ----------------------------------------------------------------------------------------------------- what is shown
+# -------------------------------------------------------------------------------------------- collector and view
 
 
 def _client() -> Any:
@@ -200,7 +200,8 @@ def _client() -> Any:
 class JobQueueCollector:
     """A custom collector for a registry of ``prometheus_client``: ``REGISTRY.register(JobQueueCollector())``.
 
-    What waits is exact up to ``most`` jobs of each queue and kind. Raises ``ImproperlyConfigured`` without the extra.
+    Numbers of waiting jobs are exact up to ``most`` jobs of each queue and kind. Raises ``ImproperlyConfigured``
+    without the extra.
     """
 
     def __init__(self, *, using: str | None = None, most: int = MOST) -> None:
@@ -208,11 +209,11 @@ class JobQueueCollector:
         self.using, self.most = using, most
 
     def describe(self) -> Iterator[Metric]:
-        """What there will be; asked when it is registered, so that this needs no database."""
+        """The metrics without values: registering the collector then needs no database."""
         return iter(_families().values())
 
     def collect(self) -> Iterator[Metric]:
-        """Read the database once, and yield what was found."""
+        """Read the database and yield all metrics."""
         families = _families()
         sums: dict[tuple[str, tuple[str, ...]], Any] = {}
         for name, labels, value in read(job_database(self.using), self.most):
@@ -233,17 +234,17 @@ def _families() -> dict[str, Any]:
         "counter": core.CounterMetricFamily,
         "histogram": core.HistogramMetricFamily,
     }
-    return {name: kinds[one.kind](name, one.says, labels=one.labels) for name, one in FAMILIES.items()}
+    return {name: kinds[one.kind](name, one.help, labels=one.labels) for name, one in FAMILIES.items()}
 
 
 def _buckets(histogram: list[int]) -> list[tuple[str, float]]:
-    """Cumulative, as Prometheus has them."""
+    """Cumulative buckets, as Prometheus expects them."""
     upto = list(accumulate([*histogram, *[0] * (len(BOUNDS) + 1 - len(histogram))]))
     return [(str(bound), number) for bound, number in zip([*BOUNDS, "+Inf"], upto, strict=True)]
 
 
 def metrics_text(using: str | None = None) -> bytes:
-    """All metrics as the text that Prometheus reads; ``ImproperlyConfigured`` without the extra ``prometheus``."""
+    """All metrics in the text format of Prometheus. Raises ``ImproperlyConfigured`` without the extra."""
     client = _client()
     registry = client.CollectorRegistry(auto_describe=False)
     registry.register(JobQueueCollector(using=using))
@@ -253,5 +254,5 @@ def metrics_text(using: str | None = None) -> bytes:
 
 @require_safe
 def metrics_view(request: HttpRequest, using: str | None = None) -> HttpResponse:
-    """A view for ``urls.py``. It shows the names of queues to whoever may open it."""
+    """A view for ``urls.py``. All clients that can open it see the names of queues."""
     return HttpResponse(metrics_text(using), content_type=_client().CONTENT_TYPE_LATEST)

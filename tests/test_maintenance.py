@@ -475,7 +475,7 @@ def test_a_verb_by_itself_goes_through_everything(queue, fifo_queue, monkeypatch
 
 
 def test_jobs_of_a_queue_that_is_gone_are_cleaned_up_too():
-    """A slow transaction can send to a queue while somebody deletes it."""
+    """A slow transaction can send to a queue while another transaction deletes it."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO jobqueue_job (id, queue_id, created_at, start_after, retention_seconds) "

@@ -48,7 +48,7 @@ def value(name: str, /, **labels: str) -> float:
     return scraped()[name, frozenset(labels.items())]
 
 
-# ------------------------------------------------------------------------------------------------------- what waits
+# ----------------------------------------------------------------------------------------------------- waiting jobs
 
 
 @pytest.mark.parametrize("name", ("queue", "fifo_queue", "singleton_queue", "stately_queue"))
@@ -206,7 +206,7 @@ def test_living_workers_are_told_with_their_capacity():
 
 
 def test_late_schedules_are_told(queue):
-    lateness = {"on time": -10, "just now": 10, "late": 90, "later": 300, "new": None, "off": 10**5}
+    lateness = {"on time": -10, "a moment ago": 10, "late": 90, "later": 300, "new": None, "off": 10**5}
     for name, seconds in lateness.items():
         Schedule.objects.create(name=name, queue=queue, cron="* * * * *", enabled=name != "off")
         next_at = None if seconds is None else ago(seconds=seconds)

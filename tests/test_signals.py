@@ -46,7 +46,7 @@ def hears() -> Iterator[Callable[[Signal], Heard]]:
 
 @pytest.fixture
 def broken() -> Iterator[Callable[[Signal], None]]:
-    """``broken(signal)``: somebody listens who always raises."""
+    """``broken(signal)``: connect a receiver that always raises."""
     connected: list[tuple[Signal, Any]] = []
 
     def connect(signal: Signal) -> None:
@@ -82,7 +82,7 @@ def test_a_send_is_announced_after_the_commit(queue, hears):
     assert [said["ids"] for said in heard] == [[job.pk]]
 
 
-def test_a_send_that_is_rolled_back_is_not_announced(queue, hears):
+def test_a_send_that_is_rolled_back_is_not_announced(queue, hears):  # F28
     heard = hears(signals.job_sent)
 
     with rolled_back():

@@ -1,7 +1,7 @@
-"""Django's own tasks, as jobs: the backend, and the names of whichever API is there.
+"""Django's own tasks as jobs: the backend, and the names of the tasks API that is installed.
 
-``django.tasks`` where Django has it (6.0 and later), else the package ``django-tasks``. Workers import this module when
-they look for handlers; so it must do no harm where neither is there.
+That is ``django.tasks`` in Django 6.0 and later, otherwise the package ``django-tasks``. Workers import this module
+when they look for handlers, so importing it must not fail if neither is installed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PLACES = {"JobQueueBackend": "backend", "JobQueueTask": "declaring", "JobTaskCo
 
 
 def is_available() -> bool:
-    """Whether Django, or the package in its place, has tasks."""
+    """Whether Django or the package ``django-tasks`` provides tasks."""
     return django.VERSION >= (6, 0) or find_spec("django_tasks") is not None
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is asked for, and with a word on what is missing."""
+    """Import a name when it is first used. Raises ``ImproperlyConfigured`` if tasks or the app are not installed."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if not is_available():
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
 
 
 def find(name: str) -> handlers.Handler[..., Any] | None:
-    """The handler of a job whose name is the path of a task that nobody has imported yet."""
+    """The handler of a job whose name is the path of a task that is not yet imported."""
     if not is_available():
         return None
     from .running import handler_at

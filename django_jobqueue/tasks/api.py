@@ -1,4 +1,4 @@
-"""The names of Django's tasks, from Django itself or from the package that brings them to Django 5.2."""
+"""The names of Django's tasks API, from Django itself or from the package ``django-tasks`` for Django 5.2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING or django.VERSION < (6, 0):
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
-    # Called InvalidTaskError up to django-tasks 0.12; later as in Django, without an alias for the old name.
+    # Its name is InvalidTaskError up to django-tasks 0.12, and later InvalidTask as in Django.
     InvalidTask: type[Exception] = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
 else:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends

@@ -1,4 +1,4 @@
-"""The backend of Django's tasks that stores them as jobs."""
+"""The backend of Django's tasks API that stores tasks as jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class JobQueueBackend(BaseTaskBackend):
         self.using: str | None = self.options.get("database")
 
     def validate_task(self, task: Task[..., Any]) -> None:
-        """Whether it can be run here; every task is validated when it is made, and so becomes known to workers."""
+        """Check the task and make it known to workers: every task is validated when it is declared."""
         from .running import remember
 
         super().validate_task(task)
@@ -54,19 +54,22 @@ class JobQueueBackend(BaseTaskBackend):
     # ----------------------------------------------------------------------------------------------------- sending
 
     def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[Any]:
-        """Store a job in the caller's transaction. If the policy of the queue refuses it, its result is that of the job
-        in the way; ``DuplicateJob`` if that is no task."""
+        """Store a job in the caller's transaction.
+
+        If the policy of the queue refuses it, the result is that of the existing job. Raises ``DuplicateJob`` if that
+        job does not belong to a task.
+        """
         self.validate_task(task)
         item = self._item(task, args, kwargs)
         data = item.pop("data")
         job = services.send(task.queue_name, data, using=self.using, **item)
         if job is None:
-            return self._in_the_way(task, data, item)
+            return self._existing_result(task, data, item)
         result = result_of(job, task, self.alias)
         task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _in_the_way(self, task: Task[..., Any], data: Any, item: dict[str, Any]) -> TaskResult[Any]:
+    def _existing_result(self, task: Task[..., Any], data: Any, item: dict[str, Any]) -> TaskResult[Any]:
         job = services.send(task.queue_name, data, using=self.using, on_duplicate="return", **item)
         found = None if job is None else self._task_of(job)
         if job is None or found is None:
@@ -74,7 +77,7 @@ class JobQueueBackend(BaseTaskBackend):
         return result_of(services.get_job(job.pk, using=self.using), found, self.alias)
 
     def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[TaskResult[Any]]:
-        """Store many jobs at once, all or none: each call is a dict of keyword arguments, or a list of positional."""
+        """Store many jobs at once, all or none. A call is a dict of keyword arguments or a list of positional ones."""
         self.validate_task(task)
         items = [self._item(task, *_call(call)) for call in calls]
         ids = services.send_many(task.queue_name, items, using=self.using)
@@ -88,7 +91,7 @@ class JobQueueBackend(BaseTaskBackend):
         return await sync_to_async(self.enqueue_many)(task, calls)
 
     def _item(self, task: Task[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
-        """What ``send_many`` takes for one call."""
+        """The item for ``send_many`` that stands for a call."""
         options = options_of(task)
         for name in ("singleton_key", "group_key"):
             if callable(options.get(name)):
@@ -101,14 +104,14 @@ class JobQueueBackend(BaseTaskBackend):
     # ----------------------------------------------------------------------------------------------------- results
 
     def get_result(self, result_id: str) -> TaskResult[Any]:
-        """The job as it is now; ``TaskResultDoesNotExist`` if there is none, or it is no task's."""
+        """The result of a job. Raises ``TaskResultDoesNotExist`` if there is none, or it belongs to no task."""
         try:
             job = services.get_job(result_id, using=self.using)
         except (JobNotFound, InvalidOption) as error:
             raise TaskResultDoesNotExist(str(result_id)) from error
         task = self._task_of(job)
         if task is None:
-            raise TaskResultDoesNotExist(f"The job {result_id} is not of a task.")
+            raise TaskResultDoesNotExist(f"The job {result_id} does not belong to a task.")
         return result_of(job, task, self.alias)
 
     def _task_of(self, job: Job) -> Task[..., Any] | None:
@@ -121,10 +124,10 @@ class JobQueueBackend(BaseTaskBackend):
     # ------------------------------------------------------------------------------------------------------ checks
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
-        """Whether the settings of this backend make sense."""
-        yield from self._wrong()
+        """Check the settings of this backend."""
+        yield from self._problems()
 
-    def _wrong(self) -> Iterator[checks.CheckMessage]:
+    def _problems(self) -> Iterator[checks.CheckMessage]:
         where = f"TASKS[{self.alias!r}]"
         for name in sorted(map(str, self.queues)):
             try:
@@ -161,4 +164,5 @@ def _call(call: Call) -> tuple[Iterable[Any], Mapping[str, Any]]:
 
 
 def _aware(moment: datetime) -> datetime:
-    return moment if timezone.is_aware(moment) else timezone.make_aware(moment)  # without USE_TZ Django takes both
+    """A moment with a time zone: without ``USE_TZ``, Django accepts naive datetimes."""
+    return moment if timezone.is_aware(moment) else timezone.make_aware(moment)

@@ -1,4 +1,4 @@
-"""A task that knows what its jobs are sent with: keys, tags, retries."""
+"""Tasks with the options of jobs: keys, tags, retries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Unset(Enum):
-    """Not given, so the queue decides; ``None`` is a value (no limit)."""
+    """The value of options that are not given: the queue decides. ``None`` is a value of its own (no limit)."""
 
     UNSET = "unset"
 
@@ -27,9 +27,9 @@ Call = Mapping[str, Any] | Sequence[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQueueTask(Task):  # type: ignore[type-arg]
-    """What ``@task`` makes. Its further options are those of :func:`django_jobqueue.services.send`.
+    """The class of tasks that ``@task`` declares. Its options are those of :func:`django_jobqueue.services.send`.
 
-    Keys may be functions of the arguments. Django 6.0's ``@task`` takes none of these options; ``using()`` does.
+    Keys may be functions of the arguments. ``@task`` in Django 6.0 takes none of these options; ``using()`` does.
     """
 
     singleton_key: Key = None
@@ -48,7 +48,7 @@ class JobQueueTask(Task):  # type: ignore[type-arg]
 
     def __post_init__(self) -> None:
         if not isinstance(self.tags, str):
-            object.__setattr__(self, "tags", tuple(self.tags))  # a task can be a key of a dict
+            object.__setattr__(self, "tags", tuple(self.tags))  # a tuple, so that a task can be hashed
         Task.__post_init__(self)
 
     def using(
@@ -60,7 +60,7 @@ class JobQueueTask(Task):  # type: ignore[type-arg]
         backend: str | None = None,
         **options: Any,
     ) -> Self:
-        """The same task with other options; raises ``TypeError`` for what is none."""
+        """The same task with other options. Raises ``TypeError`` for an unknown option."""
         given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
@@ -70,7 +70,7 @@ class JobQueueTask(Task):  # type: ignore[type-arg]
         return replace(self, **{name: value for name, value in given.items() if value is not None}, **options)
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[Any]]:
-        """Store many jobs at once, all or none: each call is a dict of keyword arguments, or a list of positional."""
+        """Store many jobs at once, all or none. A call is a dict of keyword arguments or a list of positional ones."""
         backend: JobQueueBackend = self.get_backend()  # type: ignore[assignment]
         return backend.enqueue_many(self, calls)
 
@@ -79,16 +79,17 @@ class JobQueueTask(Task):  # type: ignore[type-arg]
         return await backend.aenqueue_many(self, calls)
 
 
-_OURS = tuple(one.name for one in fields(JobQueueTask) if one.name not in {two.name for two in fields(Task)})
+_OF_EVERY_TASK = {field.name for field in fields(Task)}
+_JOB_OPTIONS = tuple(field.name for field in fields(JobQueueTask) if field.name not in _OF_EVERY_TASK)
 
 
 def options_of(task: Task[..., Any]) -> dict[str, Any]:
-    """What is given of the options that only our tasks have."""
-    given = ((name, getattr(task, name, UNSET)) for name in _OURS)
+    """The options of a task that were given and that only ``JobQueueTask`` has."""
+    given = ((name, getattr(task, name, UNSET)) for name in _JOB_OPTIONS)
     return {name: value for name, value in given if value is not UNSET}
 
 
-if TYPE_CHECKING:  # what Django's own decorator makes of a function where its backend is ours
+if TYPE_CHECKING:  # what Django's decorator returns if the backend is JobQueueBackend
 
     @overload
     def task(function: Callable[..., Any], /) -> JobQueueTask: ...

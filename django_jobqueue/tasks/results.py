@@ -1,4 +1,4 @@
-"""A job as Django's tasks tell of it."""
+"""A job as the ``TaskResult`` of Django's tasks API."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ STATUSES: Mapping[Any, TaskResultStatus] = MappingProxyType(
 
 
 def data_of(args: Any, kwargs: Any) -> dict[str, Any]:
-    """What is stored of a call; the same under every version of Django."""
+    """The data of a job that stands for a call; the same under every version of Django."""
     return {"args": args, "kwargs": kwargs}
 
 
 def arguments(data: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The call a job stands for; a job sent by a verb or a schedule may give keyword arguments, or one value."""
+    """The arguments of the call. A verb or a schedule may have sent keyword arguments or a single value as data."""
     if isinstance(data, dict):
         if data.keys() == {"args", "kwargs"} and isinstance(data["args"], list) and isinstance(data["kwargs"], dict):
             return data["args"], data["kwargs"]
@@ -38,7 +38,7 @@ def arguments(data: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def result_of(job: Job, task: Task[..., Any], alias: str) -> TaskResult[Any]:
-    """The job as it is in the database."""
+    """The result of a job as it was read from the database."""
     result = _result(job, _as_sent(task, job, alias, run_after=job.first_start_after), alias)
     object.__setattr__(result, "status", STATUSES[job.state])
     object.__setattr__(result, "finished_at", job.finalized_at)
@@ -48,12 +48,12 @@ def result_of(job: Job, task: Task[..., Any], alias: str) -> TaskResult[Any]:
 
 
 def running_result(job: Job, task: Task[..., Any], alias: str) -> TaskResult[Any]:
-    """A job that a worker holds; nothing is read for it unless it has failed before."""
+    """The result of a job that a worker holds. Only for a later attempt the database is read."""
     return _result(job, _as_sent(task, job, alias), alias)
 
 
 def successful_result(job: Job, task: Task[..., Any], alias: str, value: Any) -> TaskResult[Any]:
-    """A job whose success a worker has just recorded. When exactly, only the database knows."""
+    """The result of a job that a worker has completed. Its time is approximate: only the database has the exact one."""
     result = running_result(job, task, alias)
     object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
     object.__setattr__(result, "finished_at", timezone.now())
@@ -85,12 +85,12 @@ def _as_sent(task: Task[..., Any], job: Job, alias: str, **more: Any) -> Task[..
     changes = {name: value for name, value in given.items() if getattr(task, name) != value}
     try:
         return replace(task, **changes) if changes else task
-    except InvalidTask:  # sent by a verb, or settings have changed since: then it is as it was declared
+    except InvalidTask:  # a verb sent the job, or settings have changed: show the task as declared
         return task
 
 
 def _workers(job: Job, attempts: list[dict[str, Any]]) -> list[str]:
-    """Who had it, once for each attempt that is remembered."""
+    """The workers of the attempts, as far as the history has them."""
     workers = [str(entry["worker"]) for entry in attempts]
     told = {entry["attempt"] for entry in attempts}
     return [*workers, job.assignee] if job.attempt and job.attempt not in told else workers
@@ -102,8 +102,8 @@ def _errors(job: Job, attempts: list[dict[str, Any]]) -> list[TaskError]:
         text, outcome = entry.get("error") or "", entry["outcome"]
         if text and outcome != FailureReason.RETURNED:
             if entry is attempts[-1] and job.error.endswith(text):
-                text = job.error  # the history keeps only the end of long ones
-            # We store texts without their last newline; a traceback as Django's own backends keep it has one.
+                text = job.error  # the history has only the end of a long error
+            # Tracebacks of Django's own backends end with a newline; stored errors do not.
             errors.append(TaskError(exception_class_path=exception_path(text, outcome), traceback=f"{text.rstrip()}\n"))
     return errors
 
@@ -115,7 +115,7 @@ _EXCEPTION = re.compile(r"(?P<path>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::|$)")
 
 
 def exception_path(error: str, outcome: str = FailureReason.ERROR) -> str:
-    """The class that a formatted exception names; for what was never an exception, one of ours."""
+    """The class that a formatted exception names; ``JobQueueError`` if the text is not an exception."""
     if outcome == FailureReason.EXPIRED:
         return EXPIRED
     lines = _outermost(error.splitlines())
@@ -130,7 +130,7 @@ def exception_path(error: str, outcome: str = FailureReason.ERROR) -> str:
 
 
 def _outermost(lines: list[str]) -> list[str]:
-    """Of an exception group, the lines of the group itself."""
+    """The lines of the outermost exception, if the error is an exception group."""
     if not any(line.startswith("  + Exception Group Traceback") for line in lines):
         return lines
     return [line.removeprefix("  | ") for line in lines if line.startswith("  | ")]

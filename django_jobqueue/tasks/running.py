@@ -1,4 +1,4 @@
-"""Running tasks: each is the handler of the jobs that carry its path as their name."""
+"""Running tasks: each task is the handler of the jobs whose name is its path."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ logger = logging.getLogger("django_jobqueue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTaskContext(TaskContext):
-    """What a task with ``takes_context=True`` gets; ``job_context`` has what handlers have: progress, cancellation."""
+    """The context of a task with ``takes_context=True``; ``job_context`` is that of handlers."""
 
     job_context: JobContext
 
 
 class TaskHandler(Handler[..., Any]):
-    """Calls a task's function as a job says, and tells Django's signals."""
+    """Calls the function of a task with the arguments of a job, and sends Django's signals."""
 
-    named_only = True  # other jobs of its queue, which name no handler, do not come to it
+    named_only = True  # jobs of its queue that name no handler do not run in it
 
     def __init__(self, task: Task[..., Any], backend: JobQueueBackend) -> None:
         super().__init__(
@@ -59,14 +59,14 @@ class TaskHandler(Handler[..., Any]):
 
     async def _acall(self, job: Job, context: JobContext | None) -> Any:
         if job.attempt > 1:
-            await sync_to_async(job.refresh_from_db)(fields=["attempts", "error"])  # of the attempts before
+            await sync_to_async(job.refresh_from_db)(fields=["attempts", "error"])  # those of earlier attempts
         result = running_result(job, self.task, self.backend.alias)
         await task_started.asend_robust(type(self.backend), task_result=result)
         args, kwargs = _call(result, context)
         return self._kept(job, await self.function(*args, **kwargs))
 
     def _kept(self, job: Job, value: Any) -> Any:
-        """What it returned, which must be JSON as Django's tasks demand; kept for whoever hears that it finished."""
+        """The output as JSON, as Django's tasks require it. It is kept for receivers of ``task_finished``."""
         job.output = normalize_json(value)
         return job.output
 
@@ -77,13 +77,13 @@ def _call(result: TaskResult[Any], context: JobContext | None) -> tuple[list[Any
 
 
 def remember(task: Task[..., Any], backend: JobQueueBackend) -> None:
-    """Every task that is made for our backend is a handler; the first of a path is the one that was declared."""
+    """Register the handler of a task. The first task with a path is the declared one; later ones are its copies."""
     if handlers.known(task.module_path) is None:
         handlers.register(TaskHandler(task, backend))
 
 
 def handler_at(path: str) -> Handler[..., Any] | None:
-    """The handler of a task that is declared in a module nobody has imported yet."""
+    """The handler of a task in a module that is not yet imported."""
     task = task_at(path)
     backend = None if task is None else backend_of(task)
     if task is None or backend is None:
@@ -93,13 +93,13 @@ def handler_at(path: str) -> Handler[..., Any] | None:
 
 
 def task_at(path: str) -> Task[..., Any] | None:
-    """The task of that path; imported only from an installed app, because names of jobs come from the database."""
+    """The task with this path. Only modules of installed apps are imported: the path comes from the database."""
     if apps.get_containing_app_config(path) is None:
         return None
     module, _, attribute = path.rpartition(".")
     try:
         found = getattr(import_module(module), attribute, None)
-    except Exception as error:  # whatever a project's module raises
+    except Exception as error:  # a module may raise anything
         logger.warning(
             "module of a task cannot be imported: %s: %s",
             one_line(path),
@@ -111,15 +111,15 @@ def task_at(path: str) -> Task[..., Any] | None:
 
 
 def backend_of(task: Task[..., Any]) -> JobQueueBackend | None:
-    """The backend it was declared for; if that is another's, so that ``using(backend=…)`` chose ours, our first."""
+    """The backend of the task, or the first ``JobQueueBackend`` if ``using(backend=…)`` chose one for this send."""
     ours = [one for one in (task.get_backend(), *task_backends.all()) if isinstance(one, JobQueueBackend)]
     return ours[0] if ours else None
 
 
-def _tell_finished(
+def _send_task_finished(
     sender: Any, *, job: Job, ending: str, error: object, failure: Failure | None, **kwargs: Any
 ) -> None:
-    """A worker has recorded the end of an attempt; the task is finished unless another follows."""
+    """Send ``task_finished`` when an attempt has ended and no other follows."""
     handler = handlers.known(job.name)
     if not isinstance(handler, TaskHandler):
         return
@@ -132,11 +132,11 @@ def _tell_finished(
         return
     try:
         if isinstance(error, BaseException):
-            raise error  # receivers find it in sys.exc_info(), as Django's own logging does
+            raise error  # receivers, such as Django's logging, read sys.exc_info()
     except BaseException:
         task_finished.send_robust(type(backend), task_result=result)
     else:
         task_finished.send_robust(type(backend), task_result=result)
 
 
-job_finished.connect(_tell_finished, dispatch_uid="jobqueue_task_finished")
+job_finished.connect(_send_task_finished, dispatch_uid="jobqueue_task_finished")

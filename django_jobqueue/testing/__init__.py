@@ -1,4 +1,4 @@
-"""For the tests of projects that send jobs: run them, wait for them, and say what should have been sent."""
+"""For tests of projects that send jobs: run jobs, wait for them, and assert what was sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is asked for: pytest imports this package, for its plugin, before Django is set up."""
+    """Import a name when it is first used: pytest imports this package, for its plugin, before Django is set up."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_PLACES[name]}", __name__), name)

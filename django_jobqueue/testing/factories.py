@@ -1,4 +1,4 @@
-"""Rows as they would be, written past the verbs: a job in any state, with the columns that state implies."""
+"""Factories that write rows without the verbs: a job in any state, with the columns that the state implies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NEVER_STARTED = {JobState.CREATED, JobState.CANCELLED}
 CANCEL_ASKED = {JobState.CANCELLING, JobState.CANCELLED, JobState.STOPPED, JobState.UNKNOWN_STOPPED}
 
 
-class _ReadBack(DjangoModelFactory[Any]):
-    """What the database filled in is there to be read."""
+class _RefreshedFactory(DjangoModelFactory[Any]):
+    """Refreshes each row from the database, which fills in some columns."""
 
     class Meta:
         abstract = True
@@ -34,7 +34,7 @@ class _ReadBack(DjangoModelFactory[Any]):
         return made
 
 
-class QueueFactory(_ReadBack):
+class QueueFactory(_RefreshedFactory):
     """``QueueFactory(policy="stately", retry_limit=0)``; with ``partition=True`` use ``services.create_queue``."""
 
     class Meta:
@@ -47,9 +47,11 @@ class QueueFactory(_ReadBack):
         def __new__(cls, **kwargs: Any) -> Queue: ...  # type: ignore[misc]
 
 
-class JobFactory(_ReadBack):
-    """``JobFactory(queue=queue, state=JobState.FAILED, singleton_key="a")``: whatever is given goes before what the
-    state implies. A lane hold is never guessed: give ``hold=Hold.LANE``."""
+class JobFactory(_RefreshedFactory):
+    """``JobFactory(queue=queue, state=JobState.FAILED, singleton_key="a")``: a job with the columns of this state.
+
+    Columns that are given take precedence. A lane hold is never implied: pass ``hold=Hold.LANE``.
+    """
 
     class Meta:
         model = Job
@@ -98,7 +100,7 @@ def _implied(state: JobState, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _started(state: JobState, values: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """A worker had it; in a state that waits or is dead, its last attempt failed."""
+    """The columns of a job that a worker has started; in a state after a failure, its last attempt failed."""
     now = StatementTimestamp()
     failed = RETRYING | DEAD
     attempt = values.get("attempt", count + (0 if state in RETRYING and count else 1))
@@ -119,7 +121,7 @@ def _started(state: JobState, values: Mapping[str, Any], count: int) -> dict[str
 
 
 def _delete_at(values: Mapping[str, Any], *, ordered: bool) -> Any:
-    """When retention says so; never for a row that blocks an ordered key."""
+    """The time that retention sets; none for a row that blocks an ordered key."""
     state = values["state"]
     if state not in FINAL or (state in DEAD and ordered):
         return None

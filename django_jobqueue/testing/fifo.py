@@ -11,10 +11,10 @@ from ..services import get_queue
 
 
 def assert_fifo(queue: str, *, using: str | None = None) -> None:
-    """The jobs of each key of an ordered queue ran one after another, in the order they were sent.
+    """Assert that the jobs of each key of an ordered queue ran one after another, in the order they were sent.
 
-    A delayed job may be passed by others, and what was sent by overlapping transactions has no order. Raises
-    ``NotOrdered`` for another queue.
+    Later jobs may overtake a delayed job, and jobs sent by overlapping transactions have no order. Raises
+    ``NotOrdered`` if the queue is not ordered.
     """
     alias = database(using)
     found = get_queue(queue, using=alias)
@@ -43,11 +43,11 @@ def _problems(lane: list[Job]) -> list[str]:
 
 
 def _passed(earlier: Job, later: Job) -> bool:
-    """Whether the later one started first, without a right to."""
+    """Whether the later job started first although it had to wait."""
     if later.started_at is None or earlier.first_start_after is not None:
         return False
     if earlier.sent_xid != later.sent_xid and earlier.sent_xid >= (later.claim_xmin or 0):
-        return False  # it was not there yet
+        return False  # the earlier job was not yet committed
     if earlier.started_at is None:
         return earlier.finalized_at is None
     return earlier.started_at > later.started_at

@@ -1,4 +1,4 @@
-"""What a test does with jobs: has them run, waits for them, and says what should have been sent."""
+"""The kit for tests: runs jobs, waits for them, and asserts what was sent."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ PATIENCE_SECONDS = 10.0
 
 
 class JobQueueKit:
-    """What ``self.jobqueue`` of :class:`JobQueueTestMixin` and the fixture ``jobqueue`` are.
+    """The class of ``self.jobqueue`` of :class:`JobQueueTestMixin` and of the fixture ``jobqueue``.
 
     In the mode ``manual`` jobs wait for :meth:`drain`. In ``immediate`` they run when they are sent, before ``send``
-    returns. In ``real`` a worker in threads of this process runs them; that needs tests that commit.
+    returns. In ``real`` a worker in threads of this process runs them; this needs tests that commit.
     """
 
     def __init__(self, mode: Mode = "manual", *, reraise: bool = False, using: str | None = None) -> None:
@@ -75,7 +75,7 @@ class JobQueueKit:
 
     @contextmanager
     def mode(self, mode: Mode, *, reraise: bool | None = None) -> Iterator[None]:
-        """Another mode for a while. With ``reraise`` the error of a handler comes out of the send that ran it."""
+        """Use another mode in this block. With ``reraise``, the send that ran a handler raises its error."""
         before = self._mode, self.reraise
         self._mode, self.reraise = _checked(mode), self.reraise if reraise is None else reraise
         with ExitStack() as stack:
@@ -89,10 +89,10 @@ class JobQueueKit:
                 self._mode, self.reraise = before
 
     def drain(self, queue: str | None = None, *, delayed: bool = False, reraise: bool | None = None) -> list[Attempt]:
-        """Run what can be fetched, and what that sends, until nothing is left; the attempts, in order.
+        """Run all fetchable jobs, and the jobs that these send, until none is left. Returns the attempts in order.
 
-        Of one queue, or of all that have handlers. With ``delayed`` also what waits for its time. A handler that raises
-        fails its job, as in a worker; with ``reraise`` its error comes out of here.
+        Runs the jobs of a queue, or of all queues that have handlers. With ``delayed`` it also runs jobs that wait for
+        their time. A handler that raises fails its job, as in a worker; with ``reraise`` the error is raised here.
         """
         reraise = self.reraise if reraise is None else reraise
         inline, attempts = Inline(self.using), list[Attempt]()
@@ -101,7 +101,7 @@ class JobQueueKit:
         try:
             while job := self._next(queues, delayed):
                 if len(attempts) == MOST_ATTEMPTS:
-                    raise AssertionError(f"{MOST_ATTEMPTS} attempts, and still there are jobs: {described(job)}")
+                    raise AssertionError(f"{MOST_ATTEMPTS} attempts were run, and jobs are left: {described(job)}")
                 attempts.append(inline.attempt(job))
                 _raise(attempts[-1], reraise)
         finally:
@@ -113,9 +113,9 @@ class JobQueueKit:
         return perform(handler, data, attempt=attempt, **columns)
 
     def wait_for(self, job: Any, state: str = JobState.COMPLETED, *, seconds: float = PATIENCE_SECONDS) -> Job:
-        """Wait until a job (or the result of a task) is in this state, and return it; it is run if nobody else does.
+        """Wait until a job, or the result of a task, is in this state, and return it. Runs it if no worker does.
 
-        ``AssertionError`` after so many ``seconds``, or when it cannot get there any more, says what became of it.
+        Raises ``AssertionError``, which says why, after ``seconds``, or if the job cannot reach the state any more.
         """
         id, deadline = getattr(job, "pk", None) or getattr(job, "id", job), time.monotonic() + seconds
         while True:
@@ -128,7 +128,7 @@ class JobQueueKit:
             if left <= 0 or self._mode != "real":
                 raise AssertionError(self._why_not(found, state))
             with self._finished:
-                self._finished.wait(min(left, 0.1))  # a worker in another process tells nobody here
+                self._finished.wait(min(left, 0.1))  # a worker in another process does not notify this one
 
     def _why_not(self, job: Job, state: str) -> str:
         text = services.why(job, find_handler=handlers.find, using=self.using)
@@ -148,7 +148,7 @@ class JobQueueKit:
             services.reschedule(job, timezone.now(), using=self.using)
 
     def _queues(self) -> list[str]:
-        """Those that workers would serve."""
+        """The queues that workers would serve."""
         served = handlers.served(handlers.autodiscover())
         return list(
             Queue.objects.using(self.using).filter(name__in=served).order_by("name").values_list("name", flat=True)
@@ -159,12 +159,12 @@ class JobQueueKit:
         check_committed(self.using, "The mode 'real'")
         queues = self._queues()
         if not queues:
-            raise AssertionError("There is no queue that has a handler: create it, or declare it in settings, before.")
+            raise AssertionError("No queue has a handler: create a queue, or declare it in settings, before the test.")
         with work(queues, poll_seconds=0.05, using=self.using):
             yield
 
     def _hear_sent(self, using: str, queue: str, ids: list[UUID]) -> None:
-        if using == self.using and not self._busy:  # what a handler sends runs when the handler has ended
+        if using == self.using and not self._busy:  # jobs that a handler sends run when the handler has ended
             self.drain()
 
     def _hear_finished(self, **kwargs: Any) -> None:
@@ -179,9 +179,9 @@ class JobQueueKit:
         return [job for job in self._sent() if not differences(job, meant)]
 
     def assert_sent(self, target: Any = None, *, count: int | None = None, **expected: Any) -> Any:
-        """Such a job was sent; it is returned. With ``count``, exactly so many were, and a list is returned.
+        """Assert that a matching job was sent, and return it; with ``count``, exactly so many, and return a list.
 
-        ``target`` is the name of a queue, a handler or a task; ``data`` and ``tags`` may be mentioned in part.
+        ``target`` is the name of a queue, a handler or a task. A part of ``data`` or ``tags`` is enough to match.
         """
         meant = _meant(target, expected)
         found = self.sent(target, **expected)
@@ -193,14 +193,14 @@ class JobQueueKit:
         raise AssertionError(f"{wanted} sent with {_told(meant)}. {listed(self._sent(), meant)}")
 
     def assert_not_sent(self, target: Any = None, **expected: Any) -> None:
-        """No such job was sent."""
+        """Assert that no matching job was sent."""
         meant = _meant(target, expected)
         if found := self.sent(target, **expected):
             jobs = "\n".join(f"  {described(job)}" for job in found)
             raise AssertionError(f"A job was sent with {_told(meant)}:\n{jobs}")
 
     def assert_sent_in_order(self, data: Iterable[Any], target: Any = None, **expected: Any) -> list[Job]:
-        """The jobs sent to a target, or of a key, were exactly these, in this order, each with this data in part."""
+        """Assert that exactly these jobs were sent, in this order; a part of the data of each is enough to match."""
         found, wanted = self.sent(target, **expected), list(data)
         pairs = list(zip(found, wanted, strict=False))
         wrong = [place for place, (job, one) in enumerate(pairs) if differences(job, {"data": one})]
@@ -231,10 +231,10 @@ class JobQueueKit:
 
 
 def perform(handler: Any, data: Any = None, *, attempt: int = 1, **columns: Any) -> Any:
-    """Call a handler, or a task, as a worker would; what it raises is raised, and nothing is stored.
+    """Call a handler or a task as a worker would. Its exceptions are raised, and nothing is stored.
 
-    The data goes through JSON and back, as it would to a worker, and so does what is returned. Further ``columns`` are
-    those of the job that a handler sees which asks for its context.
+    The data and the returned value are converted to JSON and back, as in a worker. ``columns`` are columns of the job
+    in the context of the handler.
     """
     known = _handler(handler)
     check_expected(columns)
@@ -247,7 +247,7 @@ def perform(handler: Any, data: Any = None, *, attempt: int = 1, **columns: Any)
 
 
 def _running(handler: Handler[..., Any], data: Any, attempt: int, columns: Mapping[str, Any]) -> Job:
-    """A job that is nowhere stored."""
+    """An active job that is not stored."""
     now = timezone.now()
     values: dict[str, Any] = {field.attname: None for field in Job._meta.concrete_fields}
     values |= {"id": uuid7(), "queue_id": handler.queue, "name": handler.name, "data": data, "attempt": attempt}

@@ -1,4 +1,4 @@
-"""Comparing jobs with what a test expects of them, and saying what differs."""
+"""Comparing jobs with the columns that a test expects, and describing the differences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MOST_SHOWN = 10
 
 
 def check_expected(expected: Mapping[str, Any]) -> None:
-    """``InvalidOption`` for what is no column of a job."""
+    """Raises ``InvalidOption`` for a name that is not a column of jobs."""
     for name in expected:
         if name not in COLUMNS:
             raise InvalidOption(name, "jobs have no such column")
 
 
 def differences(job: Job, expected: Mapping[str, Any]) -> list[str]:
-    """What of a job is not as expected; of data and tags, what is not mentioned may be anything."""
+    """The differences between a job and the expected columns. A part of data and tags is enough to match."""
     found: list[str] = []
     for name, value in expected.items():
         actual = getattr(job, name)
@@ -53,14 +53,14 @@ def _is_list(value: Any) -> bool:
 
 
 def described(job: Job) -> str:
-    """A job in a line."""
+    """A job in a single line."""
     key = f" key {job.singleton_key!r}" if job.singleton_key else ""
     tags = f" tags {job.tags!r}" if job.tags else ""
     return f"{job.queue_id} {job.name or '(no handler named)'}{key}{tags} {job.data!r}"
 
 
 def listed(jobs: Iterable[Job], expected: Mapping[str, Any]) -> str:
-    """Jobs with what differs, those first that come closest."""
+    """Jobs with their differences, those with the fewest first."""
     ranked = sorted(((differences(job, expected), job) for job in jobs), key=lambda pair: (len(pair[0]), pair[1].seq))
     lines = [f"{len(ranked)} job{'' if len(ranked) == 1 else 's'} sent:" if ranked else "No job was sent at all."]
     for place, (different, job) in enumerate(ranked[:_MOST_SHOWN], 1):

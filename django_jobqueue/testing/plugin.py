@@ -1,4 +1,4 @@
-"""The pytest plugin; it registers itself where django-jobqueue is installed. Needs pytest-django."""
+"""The pytest plugin; installing django-jobqueue registers it. Needs pytest-django."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses the fixture uses the database; with a worker beside it, one that commits."""
+    """Mark tests that use the fixture with ``django_db``; in the mode ``real`` with transactions that commit."""
     for item in items:
         if "jobqueue" in getattr(item, "fixturenames", ()) and item.get_closest_marker("django_db") is None:
             item.add_marker(pytest.mark.django_db(transaction=_mode(item) == "real"))
@@ -33,7 +33,7 @@ def _mode(item: pytest.Item) -> Mode:
 
 @pytest.fixture
 def jobqueue(request: pytest.FixtureRequest) -> Iterator[JobQueueKit]:
-    """Runs and looks at jobs: ``jobqueue.drain()``, ``jobqueue.assert_sent(…)`` and so on."""
+    """Runs jobs and checks them: ``jobqueue.drain()``, ``jobqueue.assert_sent(…)`` and so on."""
     from .kit import JobQueueKit
 
     with JobQueueKit(_mode(request.node)) as kit:

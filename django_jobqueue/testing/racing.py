@@ -13,10 +13,10 @@ PATIENCE_SECONDS = 60
 
 
 def race(n: int, *functions: Callable[[], Any], using: str | None = None) -> list[Any]:
-    """Call ``n`` functions at once, each in a thread with a connection of its own; what each returned.
+    """Call ``n`` functions at once, each in its own thread with its own connection, and return what they returned.
 
-    With fewer functions than threads they are given out in turn. What one raises is raised. Not inside the transaction
-    of a ``TestCase``, whose rows nobody else sees: ``AssertionError`` says so.
+    If there are fewer functions than threads, functions are called several times. Raises what a function raises, and
+    ``AssertionError`` inside the transaction of a ``TestCase``, because other connections do not see its rows.
     """
     alias = database(using)
     check_committed(alias, "race()")
@@ -36,9 +36,9 @@ def race(n: int, *functions: Callable[[], Any], using: str | None = None) -> lis
 
 
 def check_committed(using: str, what: str) -> None:
-    """``AssertionError`` inside a test's transaction; one that the test began itself may be what it is about."""
+    """Raises ``AssertionError`` in the transaction of a ``TestCase``; one that the test itself began is allowed."""
     if any(getattr(block, "_from_testcase", False) for block in connections[using].atomic_blocks):
         raise AssertionError(
-            f"{what} uses further connections, which see nothing of a transaction that is open. "
+            f"{what} uses other connections, which do not see the rows of an open transaction. "
             "Use TransactionTestCase, or @pytest.mark.django_db(transaction=True)."
         )

@@ -1,4 +1,4 @@
-"""How many more jobs a child claims from a queue."""
+"""How many more jobs a child may claim from a queue."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from .options import WorkerOptions
 from .pace import HandlerPace
 from .polling import ServedQueue
 
-BATCHES = 2  # that are claimed and not begun, at most: one to begin, one to come
-LANES = 500  # of a queue that one child holds, at most: some to be recorded, some to run, some to come
-LANES_AT_ONCE = 100  # to be claimed, so that other children get theirs
+BATCHES = 2  # at most this many batches are claimed and not begun: one to begin, one on its way
+LANES = 500  # at most this many lanes of a queue are held by a child: some to record, some to run, some on their way
+LANES_AT_ONCE = 100  # lanes in one fetch, so that other children get lanes too
 
 
 class Capacity:
-    """What can begin now, and what will begin within the prefetch time."""
+    """The number of jobs that can begin now or within ``PREFETCH_SECONDS``."""
 
     def __init__(
         self, claims: HeldClaims, executor: Executor, pace: HandlerPace, options: WorkerOptions, settings: Settings
     ) -> None:
-        self.lanes_open_at = 0.0  # until then no lane is claimed, because a standby was promoted a moment ago
+        self.lanes_open_at = 0.0  # no lane is claimed before, because a standby was promoted a moment ago
         self._claims, self._executor, self._pace = claims, executor, pace
         self._options, self._settings = options, settings
         self._with_enough_lanes: set[str] = set()  # queues
 
     def room(self, queue: ServedQueue, requested: int) -> int:
-        """How many more jobs to claim from this queue while so many are requested already."""
+        """How many more jobs to claim from this queue, if so many are requested already."""
         if self._claims.is_isolating() or (queue.has_lanes and time.monotonic() < self.lanes_open_at):
             return 0
         batch_size = self._settings.BATCH_SIZE
@@ -46,11 +46,11 @@ class Capacity:
         return self._settings.ASYNC_CONCURRENCY - begun
 
     def _thread_room(self, requested: int) -> int:
-        """Nothing while more than half of what should wait does, or while a whole batch of results does."""
+        """0 while more than half of the target waits, or while a whole batch of results is not recorded."""
         claims, settings, concurrency = self._claims, self._settings, self._options.concurrency
         unrecorded = len(self._executor.results) + len(claims.locked)
         unended = max(0, len(claims.jobs) - len(claims.asynchronous) - unrecorded)
-        running = max(min(unended, concurrency), self._executor.busy())  # busy: also with claims that were lost
+        running = max(min(unended, concurrency), self._executor.busy())  # threads may be busy with lost claims
         waiting = max(0, unended - running) + requested
         ahead = self._pace.jobs_within(settings.PREFETCH_SECONDS, concurrency)
         target = min(BATCHES * settings.BATCH_SIZE, max(0, concurrency - running) + ahead)
@@ -59,7 +59,7 @@ class Capacity:
         return target - waiting
 
     def _lane_room(self, queue: str) -> int:
-        """A child keeps a lane for many jobs: so it claims few at a time, and none while it has enough to be busy."""
+        """A child keeps a lane for many jobs: so it claims few lanes at a time, and none while it has enough."""
         held = sum(job.__dict__["queue_id"] == queue for job in self._claims.jobs.values())
         if held >= LANES:
             self._with_enough_lanes.add(queue)

@@ -1,4 +1,4 @@
-"""A child process: claims jobs, has its executor run them, records how they ended, and hands lanes over."""
+"""A child process: claims jobs, runs them in its executor, records how they ended, and hands lanes over."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from .verification import Verification
 
 logger = logging.getLogger("django_jobqueue.worker")
 
-EXIT_DONE = 74  # the end of a child that was told to stop, or had nothing left to do
-EXIT_REPLACE = 75  # end of a child that wants a successor: it ran enough jobs, or is too large
+EXIT_DONE = 74  # it was told to stop, or had no jobs left
+EXIT_REPLACE = 75  # it must be replaced: it ran enough jobs, or is too large
 EXIT_OVERDUE = 76  # a handler did not stop when its time was used up
 EXIT_GRACE = 77  # handlers still ran when the grace period was over
-CONTROL_SECONDS = 1.0  # how often cancellations are looked for and progress is written
+CONTROL_SECONDS = 1.0  # how often the child checks for cancellations and writes progress
 WATCH_SECONDS = 0.25
 
 
 class Child:
-    """The loop of one child. Everything here runs in one thread; handlers run in the executor's."""
+    """The loop of a child. It runs in one thread; handlers run in the threads of the executor."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Child:
         slots: Slots,
         *,
         settings: Settings | None = None,
-        handler: Handler[..., Any] | None = None,  # of all jobs, whatever handler they name
+        handler: Handler[..., Any] | None = None,  # runs all jobs, even those that name another handler
     ) -> None:
         self.identity, self.options, self.slots = identity, options, slots
         self.settings = settings = settings or get_settings()
@@ -98,9 +98,9 @@ class Child:
             needs_whole=self.poller.needs_whole,
             restarted_since=self.server.restarted_since,
         )
-        self._exit_code = 0  # of a child that wants a successor
-        self._stop_by: float | None = None  # once it was told to stop: when the grace period is over
-        self._stops_now = False  # without waiting for the handlers that run
+        self._exit_code = 0  # set when the child must be replaced
+        self._stop_by: float | None = None  # set when it was told to stop: the end of the grace period
+        self._stops_now = False  # whether to exit without waiting for running handlers
         self._watch_at = self._control_at = self._verify_at = 0.0
 
     # --------------------------------------------------------------------------------------------------------- the loop
@@ -122,14 +122,14 @@ class Child:
         return self._leave()
 
     def _turn(self) -> bool:
-        """One round; whether another should follow at once."""
+        """One iteration of the loop. Returns whether the next should follow at once."""
         now = self.slots.turned_at = time.monotonic()
         if now >= self._watch_at:
             self._watch(now)
         if now >= self._control_at:
             self._control(now)
         self.recorder.retry_locked(now)
-        began = self._begin_more(now)  # before recording, so that handlers have something to do meanwhile
+        began = self._begin_more(now)  # before recording, so that handlers run meanwhile
         recorded = self.recorder.record_due(now)
         if self.claims.is_used_up() and not self._exit_code:
             self._retire("it ran --max-jobs")
@@ -160,7 +160,7 @@ class Child:
         return self._exit_code == EXIT_OVERDUE or (self.claims.is_closed and not self.claims.jobs)
 
     def _idle_seconds(self) -> float:
-        """For how long nothing will happen without an event."""
+        """How long to wait for an event."""
         if self.outage.is_on:
             return self.outage.pause
         if self.executor.results:
@@ -169,14 +169,14 @@ class Child:
             return 0.0
         longest = WATCH_SECONDS if self.claims.jobs else CONTROL_SECONDS
         if not self._may_begin() or self.claims.is_isolating():
-            return longest  # although queues may be due and jobs may wait
+            return longest  # even if queues are due or jobs wait
         return min(self.prefetcher.seconds_until_next_look(), longest)
 
     # --------------------------------------------------------------------------------------------------- start and stop
 
     def _start(self) -> None:
         sessions.limit(statement=sessions.STATEMENT_SECONDS)
-        while not self.slots.renewed_at and self._stop_by is None:  # the housekeeper has not stored its row
+        while not self.slots.renewed_at and self._stop_by is None:  # the housekeeping process has not stored its row
             self.wake.wait(0.02)
             self.wake.clear()
         self.executor.start()
@@ -190,18 +190,18 @@ class Child:
         self.wake.set()
 
     def stop_from_signal(self) -> None:
-        """The same without waking the loop: the thread that a signal interrupts may hold the lock of the event."""
+        """The same without waking the loop: the thread that a signal interrupts may have locked the event."""
         if self._stop_by is None:
             self._stop_by = time.monotonic() + self.options.grace
         self.claims.is_closed = True
 
     def stop_now(self) -> None:
-        """Stop without waiting: running jobs are given back when the process has ended."""
+        """Stop without waiting: running jobs return to the queue when the process has ended."""
         self._stops_now = True
         self.stop()
 
     def _retire(self, why: str) -> None:
-        """Claim no more, and make room for a successor when nothing is held."""
+        """Claim no more, and exit when no job is held, so that the child is replaced."""
         logger.info(
             "child is replaced: %s, because %s",
             self.identity.name,
@@ -212,7 +212,7 @@ class Child:
         self.claims.is_closed = True
 
     def _retire_at_once(self, why: str, jobs: Sequence[Job]) -> None:
-        """Make room for a successor although handlers run: they do not stop."""
+        """Exit although handlers run, because they do not stop, so that the child is replaced."""
         labels = [job_label(job) for job in jobs]
         logger.error(
             "handler does not stop: child %s, %s: %s; the child is replaced",
@@ -230,7 +230,7 @@ class Child:
         self.claims.is_closed = True
 
     def _leave(self) -> int:
-        """Record what has ended and give back what was not begun; running jobs are recovered after the exit."""
+        """Record results and return jobs that have not begun. Running jobs are recovered after the exit."""
         if self.listener is not None:
             self.listener.stop()
         self.recorder.retry_locked(float("inf"))
@@ -274,16 +274,16 @@ class Child:
         self.executor.outages += 1
 
     def _verify_server(self) -> None:
-        """At the start and after a lost connection: which server this is, and which claims it knows.
+        """At the start and after a lost connection: identify the server and verify the claims.
 
-        It may lack claims that we hold, if it is a standby that was promoted. And it may have claims that we do not
-        know, because their answer never came, or because it lacks their results.
+        A standby that was promoted may lack claims that this child holds. And the server may have claims that this
+        child does not hold: their answer was lost, or the server lacks their results.
         """
         self.server.identify()
         pause = self.settings.WORKER_UNLOCKED_SECONDS - seconds_on_timeline(using=self.identity.using)
         if pause > 0:
-            # Other workers may still run jobs of the same keys by claims that this server lacks. By then they have
-            # verified their claims, or have ended their handlers because they lost contact.
+            # Other workers may still run jobs of the same keys, by claims that this server lacks. After the pause they
+            # have verified their claims, or have ended their handlers because they lost contact with the database.
             self.capacity.lanes_open_at = time.monotonic() + pause
             logger.warning(
                 "standby was promoted: child %s claims no jobs of ordered queues for %.1f s",
@@ -295,10 +295,10 @@ class Child:
             self.outage.end(self._verify_claims(time.monotonic(), reconnected=True))
             self.poller.notify("")
 
-    # ------------------------------------------------------------------------------------------- looking after handlers
+    # ------------------------------------------------------------------------------------------------ watching handlers
 
     def _watch(self, now: float) -> None:
-        """Stop handlers whose time is used up, and give back jobs that do not begin."""
+        """Stop handlers whose time is used up, and return jobs that do not begin."""
         self._watch_at = now + WATCH_SECONDS
         overdue = self.executor.overdue(now)
         if overdue:
@@ -309,7 +309,7 @@ class Child:
         self._give_back_stale(now)
 
     def _give_back_stale(self, now: float) -> None:
-        """Claimed jobs that must wait, because those before them take longer than expected, are given back."""
+        """Return claimed jobs to the queue that wait, because the jobs before them take longer than expected."""
         why = "its worker was too busy to begin"
         if waiting := self.dispatcher.withdraw_waiting(now):
             self.prefetcher.give_back(waiting, why)
@@ -331,9 +331,9 @@ class Child:
             self._retire("it is larger than MEMORY_LIMIT_MB")
 
     def _verify_claims(self, now: float, *, reconnected: bool = False) -> int:
-        """Compare with the database; returns how many jobs were given back.
+        """Compare the claims with the database, and return how many jobs were returned to the queue.
 
-        While it waits for handlers of lost claims nothing is claimed or given back, and it compares more often.
+        While handlers of lost claims still run, no job is claimed or returned, and the claims are compared more often.
         """
         self.prefetcher.settle()
         given_back = self.verification.compare(now, reconnected=reconnected)
@@ -345,16 +345,16 @@ class Child:
 
 
 def run_child(identity: WorkerIdentity, options: WorkerOptions, slots: Slots, control: int) -> int:
-    """The work of a child process; orders of the supervisor come through ``control``."""
+    """Run a child process until it stops. Orders of the supervisor come through ``control``."""
     child = Child(identity, options, slots)
     signal.signal(signal.SIGTERM, lambda *_: child.stop_from_signal())
-    threading.Thread(target=_obey, args=(control, child), name="jobqueue-control", daemon=True).start()
+    threading.Thread(target=_follow_orders, args=(control, child), name="jobqueue-control", daemon=True).start()
     slots.exit_code = child.run()
     return slots.exit_code
 
 
-def _obey(control: int, child: Child) -> None:
-    """Do what the supervisor orders; exit when it is gone, because other workers recover our jobs."""
+def _follow_orders(control: int, child: Child) -> None:
+    """Follow the orders of the supervisor. Exit when it has ended, because other workers recover the jobs."""
     while True:
         order = os.read(control, 1)
         if order == ChildOrder.STOP.value:

@@ -1,4 +1,4 @@
-"""The claims a child holds: the one object that its parts share, so that they need not know each other."""
+"""The claims that a child holds: the object that its parts share, so that they need not know each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .slots import Slots
 
 logger = logging.getLogger("django_jobqueue.worker")
 
-LATE = 4  # a job that has waited this part of its time is given its whole time again before it begins
+LATE = 4  # a job that has waited a quarter of its time has its claim renewed before it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +31,32 @@ class WorkerIdentity:
     using: str
 
 
-class LockedResult(NamedTuple):
-    """A result that could not be recorded, because another transaction has locked its job."""
+class LockedOutcome(NamedTuple):
+    """How an attempt ended; not yet recorded, because another transaction has locked its job."""
 
     job: Job
     ending: Ending
-    pause: float  # in seconds, until the next try
+    pause: float  # seconds until the next try
     retry_at: float
 
 
 def allot_time(job: Job, now: float) -> None:
-    """Let the whole time of a job start now."""
+    """Give a job its whole time from now on."""
     job.deadline, job.begin_by = now + job.expire_in_seconds, now + job.expire_in_seconds / LATE
 
 
 class HeldClaims:
-    """The jobs a child has claimed and not finished, and how many it has finished. Used by its main thread only."""
+    """The jobs that a child has claimed and not finished, and counts of those it has. Used by its main thread only."""
 
     def __init__(self, identity: WorkerIdentity, slots: Slots, *, max_jobs: int = 0) -> None:
         self.identity = identity
         self.jobs: dict[UUID, Job] = {}
-        self.asynchronous: set[UUID] = set()  # those that run in the event loop
-        self.prefetched: list[Job] = []  # those that were fetched ahead and are not dispatched
-        self.suspects: deque[Item] = deque()  # those that one more crash would fail for good: they run alone
+        self.asynchronous: set[UUID] = set()  # jobs that run in the event loop
+        self.prefetched: list[Job] = []  # fetched ahead and not yet dispatched
+        self.suspects: deque[Item] = deque()  # one more crash would fail them for good: they run alone
         self.alone: UUID | None = None  # the suspect that runs
-        self.locked: dict[UUID, LockedResult] = {}  # those that have ended, and whose rows others have locked
-        self.unconfirmed: set[UUID] = set()  # results that may have been written, because only the answer was lost
+        self.locked: dict[UUID, LockedOutcome] = {}  # ended, but locked by other transactions
+        self.unconfirmed: set[UUID] = set()  # their results may be stored already: only the answer was lost
         self.is_closed = False  # no more jobs are claimed
         self.done = self.failed = 0
         self._slots, self._max_jobs = slots, max_jobs
@@ -74,7 +74,7 @@ class HeldClaims:
         self.log_lost(lost)
 
     def log_lost(self, jobs: list[Job]) -> None:
-        """Report lost claims, except for results that were written and only their answer was lost."""
+        """Log lost claims, except those of results that may be stored already."""
         lost = [job for job in jobs if job.id not in self.unconfirmed]
         if lost:
             ids = [str(job.id) for job in lost]
@@ -93,7 +93,7 @@ class HeldClaims:
             )
 
     def renew(self, jobs: list[Job]) -> list[Job]:
-        """Give these jobs their whole time again; returns those whose claims still stand and drops the others."""
+        """Give these jobs their whole time again. Returns those whose claims still stand and drops the others."""
         standing = renew(jobs, using=self.identity.using)
         now = time.monotonic()
         for job in standing:
@@ -102,17 +102,17 @@ class HeldClaims:
         return standing
 
     def require_verification(self) -> None:
-        """After a lost connection: no job begins before its claim was renewed, because it may be lost."""
+        """After a lost connection, renew each claim before its job begins, because the claim may be lost."""
         for job in self.jobs.values():
             job.begin_by = 0.0
 
     def give_back_unheld(self, why: str) -> int:
-        """Return to the queue, uncharged, what the database has as claimed by this process and is not held here."""
+        """Return jobs to the queue that this process has claimed and does not hold, without using up a retry."""
         identity = self.identity
         return give_back_unheld(identity.name, identity.incarnation, self.jobs.values(), why, using=identity.using)
 
     def is_isolating(self) -> bool:
-        """Whether a suspect runs or waits to run alone, so that nothing else may begin."""
+        """Whether a suspect runs alone or waits to do so; then no other job may begin."""
         if self.alone is not None and self.alone not in self.jobs:
             self.alone = None
         return self.alone is not None or bool(self.suspects)

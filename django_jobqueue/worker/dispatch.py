@@ -1,4 +1,4 @@
-"""Giving claimed jobs to the executor, and withdrawing those that it does not begin."""
+"""Passing claimed jobs to the executor, and withdrawing jobs that it does not begin."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from .sessions import DATABASE_ERRORS
 
 logger = logging.getLogger("django_jobqueue.worker")
 
-STALE_SECONDS = 1.0  # claimed jobs that do not begin for that long are given back
-SUSPECT_SECONDS = 5.0  # a job that has waited that long to run alone is given back, perhaps to another worker
+STALE_SECONDS = 1.0  # claimed jobs that have not begun after that time are returned to the queue
+SUSPECT_SECONDS = 5.0  # a job that waits longer to run alone is returned, perhaps to another worker
 
 
 class Dispatcher:
-    """Begins the jobs of a child: each with its handler, those of a group in order, suspects alone."""
+    """Begins the jobs of a child: with their handlers, the jobs of a group in order, and suspects alone.
+
+    A suspect is a job that would fail for good with one more crash of its process.
+    """
 
     def __init__(
         self,
@@ -38,14 +41,14 @@ class Dispatcher:
         settings: Settings,
         handler: Handler[..., Any] | None,
     ) -> None:
-        self.handler = handler  # of all jobs, whatever handler they name
+        self.handler = handler  # runs all jobs, even those that name another handler
         self._claims, self._executor, self._pace = claims, executor, pace
-        self._suspicious = max(1, settings.CRASH_LIMIT - 1)  # with so many crashes a job runs alone
+        self._suspicious = max(1, settings.CRASH_LIMIT - 1)  # a job with so many crashes runs alone
         self._handlers: dict[tuple[str, str], Handler[..., Any]] = {}  # by queue and name
-        self._waits_since: tuple[int, float] | None = None  # how many had begun then, and when that was
+        self._waits_since: tuple[int, float] | None = None  # the number of handlers begun until then, and that moment
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Give claimed jobs to the executor."""
+        """Pass claimed jobs to the executor."""
         now = time.monotonic()
         asynchronous: list[Item] = []
         plain: list[Item] = []
@@ -68,11 +71,11 @@ class Dispatcher:
                 asynchronous.append((job, handler))
             else:
                 plain.append((job, handler))
-        if bare:  # of a handler that belongs to another queue
+        if bare:  # their handler belongs to another queue, so the fetch did not know that it reads all columns
             try:
                 load_whole(bare, using=self._claims.identity.using)
             except DATABASE_ERRORS:
-                for job, _ in [*plain, *asynchronous]:  # held but never begun, they would wait until they expire
+                for job, _ in [*plain, *asynchronous]:  # held and never begun, they would wait until they expire
                     del held[job.id]
                 raise
         self._executor.begin(plain, self._pace.chunk_size())
@@ -82,9 +85,10 @@ class Dispatcher:
             self._executor.start_async(asynchronous)
 
     def begin_groups(self, jobs: Iterable[Job]) -> bool:
-        """Give each group to the executor as one; whether all could begin.
+        """Pass each group to the executor as a unit. Returns whether all jobs could begin.
 
-        A job that cannot run with the others of its group, and what is behind it, is not held: give it back.
+        A job that cannot run with the others of its group is not held, nor are the jobs behind it: the caller returns
+        them to the queue.
         """
         now = time.monotonic()
         groups: dict[str, list[Item]] = {}
@@ -113,21 +117,21 @@ class Dispatcher:
         return not cut
 
     def begin_late(self, jobs: list[Job]) -> None:
-        """Begin jobs whose claims had to be verified first."""
+        """Verify the claims of these jobs, and begin those whose claims still stand."""
         self.begin(self._claims.renew(jobs))
 
     def begin_suspect(self) -> bool:
-        """Begin the next suspect when nothing else runs; whether the list of suspects changed.
+        """Begin the next suspect if nothing else runs. Returns whether the list of suspects changed.
 
-        Before a job fails for good because of its crashes it runs alone: then it is known whether they were its own.
-        Not after the first crash, because then a machine that went down would have all its jobs run one by one.
+        Before a job fails for good because of crashes, it runs alone: then it is known whether it caused them. It does
+        not run alone after its first crash, or all jobs of a machine that went down would run one by one.
         """
         claims = self._claims
         if claims.alone is not None or len(claims.jobs) > len(claims.suspects) + len(claims.prefetched):
             return False
         job, handler = claims.suspects[0]
         stands = bool(claims.renew([job]))
-        claims.suspects.popleft()  # only now: while the database is away it waits here
+        claims.suspects.popleft()  # only now, so that it stays in the list if the database is away
         if not stands:
             return True
         claims.alone = job.id
@@ -138,7 +142,7 @@ class Dispatcher:
         return True
 
     def _find(self, job: Job) -> Handler[..., Any] | None:
-        """The handler of a job; without one, the job has failed."""
+        """The handler of a job. A job without a handler fails for good."""
         handler = self.handler or handlers.find(job.queue_id, job.name)
         if handler is not None:
             self._handlers[job.queue_id, job.name] = handler
@@ -150,10 +154,10 @@ class Dispatcher:
         self._executor.results.append((job, Failed(text, for_good=True, reason=FailureReason.NO_HANDLER), 0.0))
         return None
 
-    # ----------------------------------------------------------------------------------- withdrawing what was not begun
+    # ----------------------------------------------------------------------------- withdrawing jobs that have not begun
 
     def withdraw(self) -> list[Job]:
-        """All jobs that are held and not begun; they will not begin here any more."""
+        """Withdraw all jobs that are held and have not begun; the executor will not begin them."""
         claims = self._claims
         items = [*claims.suspects, *self._executor.withdraw()]
         jobs = [*claims.prefetched, *(job for job, _ in items)]
@@ -162,20 +166,20 @@ class Dispatcher:
         return jobs
 
     def withdraw_waiting(self, now: float) -> list[Job]:
-        """Jobs that wait behind a slow one: to run alone, or in a group."""
+        """Withdraw jobs that wait behind a slow job: suspects, and jobs of a group."""
         waited = [item for item in self._claims.suspects if now > _suspect_until(item[0])]
         for item in waited:
             self._claims.suspects.remove(item)
         return [job for job, _ in [*waited, *self._executor.withdraw_behind_slow(now, STALE_SECONDS)]]
 
     def is_stalled(self, now: float) -> bool:
-        """Whether jobs wait and none has begun for a while, because running ones take longer than those before."""
+        """Whether jobs wait and none has begun for a while, because running handlers take longer than earlier ones."""
         if self._executor.ready.empty():
             self._waits_since = None
             return False
         began = self._executor.began
         if self._waits_since is None or began != self._waits_since[0]:
-            self._waits_since = (began, now)  # something was begun meanwhile
+            self._waits_since = (began, now)  # a handler has begun since the last call
         if now - self._waits_since[1] < STALE_SECONDS:
             return False
         self._pace.slow_down(STALE_SECONDS)
@@ -183,6 +187,6 @@ class Dispatcher:
 
 
 def _suspect_until(job: Job) -> float:
-    """How long a job waits to run alone: meanwhile its time in the database goes by."""
+    """Until when a job may wait to run alone: its deadline in the database comes nearer meanwhile."""
     claimed_at = job.deadline - job.expire_in_seconds
     return min(job.begin_by, claimed_at + SUSPECT_SECONDS)

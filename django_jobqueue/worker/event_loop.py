@@ -1,4 +1,4 @@
-"""Asynchronous handlers: tasks of one event loop, in a thread of its own."""
+"""Asynchronous handlers: they run as tasks of an event loop, which has its own thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..exceptions import JobQueueError
 from ..handlers import Handler
 from ..models import Job
 from ..signals import job_started
-from .outcomes import SWALLOWED, Completed, Ending, Late, Stopped, Untouched, continues_group, ending_for_error, expired
+from .outcomes import SWALLOWED, Completed, Ending, Late, NotBegun, Stopped, continues_group, ending_for_error, expired
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -26,25 +26,25 @@ Item = tuple[Job, Handler[..., Any]]
 
 
 class EventLoop(threading.Thread):
-    """The asynchronous handlers of a child, each a task of one loop."""
+    """Runs the asynchronous handlers of a child, each as a task."""
 
     def __init__(self, executor: Executor, first_slot: int) -> None:
         super().__init__(name="jobqueue-event-loop", daemon=True)
         self.executor = executor
         self._free = deque(range(first_slot, executor.slots.count))
-        self._waiting: deque[Item] = deque()  # for a free slot
+        self._waiting: deque[Item] = deque()  # jobs that wait for a free slot
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[Claim | None, asyncio.Task[None]] = {}
         self._jobs: dict[Claim | None, Job] = {}
         self._behind: dict[Claim | None, tuple[float, deque[Item]]] = {}
-        self._cancelled: set[Claim | None] = set()  # by us; a handler may also raise CancelledError itself
+        self._cancelled: set[Claim | None] = set()  # cancelled by the worker; a handler may raise CancelledError too
 
     def run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(sync_to_async(connections.close_all)())  # those of async ORM calls
+            self._loop.run_until_complete(sync_to_async(connections.close_all)())  # of asynchronous ORM calls
         finally:
             self._loop.close()
 
@@ -55,7 +55,7 @@ class EventLoop(threading.Thread):
         self._loop.call_soon_threadsafe(self._start, jobs)
 
     def submit_group(self, jobs: list[Item]) -> None:
-        """Start the first of them; each of the others when the one before it has ended well."""
+        """Start the first job, and each of the others when the job before it has succeeded."""
         self._loop.call_soon_threadsafe(self._start_group, deque(jobs))
 
     def withdraw_behind_slow(self, now: float, seconds: float) -> list[Item]:
@@ -70,7 +70,7 @@ class EventLoop(threading.Thread):
 
     def _cancel(self, claim: Claim | None) -> None:
         task = self._tasks.get(claim)
-        if task is not None and claim not in self._cancelled:  # once: it may need a moment to tidy up
+        if task is not None and claim not in self._cancelled:  # only once: the handler may need a moment to clean up
             self._cancelled.add(claim)
             task.cancel()
 
@@ -91,12 +91,12 @@ class EventLoop(threading.Thread):
         self._start([item])
 
     def _continue_group(self, job: Job, ending: Ending) -> None:
-        """Start the job behind one that has ended, or none of its group if that did not succeed."""
+        """Start the next job of the group, or none if this job did not succeed."""
         _, behind = self._behind.pop(job.claim, (0.0, None))
         if behind and continues_group(ending):
             self._start_group(behind)
         elif behind:
-            self.executor.results.extend((rest, Untouched(), 0.0) for rest, _ in behind)
+            self.executor.results.extend((rest, NotBegun(), 0.0) for rest, _ in behind)
 
     async def _work_on(self, job: Job, handler: Handler[..., Any], slot: int) -> None:
         executor = self.executor
@@ -106,7 +106,7 @@ class EventLoop(threading.Thread):
             job_started.send_robust(sender=Job, job=job)
         try:
             ending = await self._run(job, handler)
-        except BaseException as error:  # as in threads
+        except BaseException as error:  # a handler may raise anything
             ending = ending_for_error(handler, job, error)
             if not isinstance(error, JobQueueError):
                 await sync_to_async(close_old_connections)()

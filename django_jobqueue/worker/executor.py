@@ -1,4 +1,4 @@
-"""Running handlers: a thread for each plain one, an event loop for asynchronous ones."""
+"""Running handlers: plain handlers in threads, asynchronous handlers in an event loop."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from ..log_texts import job_label
 from ..models import Job
 from ..signals import job_started
 from .event_loop import EventLoop, Item
-from .isolation import LeftOpen, Surroundings
+from .isolation import ThreadEnvironment, TransactionLeftOpen
 from .outcomes import (
     SWALLOWED,
     Completed,
     Ending,
     Failed,
     Late,
+    NotBegun,
     Recorded,
     Result,
-    Untouched,
     continues_group,
     ending_for_error,
     expired,
@@ -48,14 +48,14 @@ from .slots import Slots
 logger = logging.getLogger("django_jobqueue.worker")
 
 SLOW_SECONDS = 0.05
-FORKED_EXIT = 70  # of a process that a handler forked and that came back to us
+FORKED_EXIT = 70  # exit code of a process that a handler forked and that returned from the handler
 
 
 Around = Callable[[Job], AbstractContextManager[Any]]
 
 
 def around() -> Around | None:
-    """What is entered around every run: what jobs carry, and the context manager that ``JOBQUEUE["AROUND"]`` names."""
+    """The context managers around every run: those of the carriers, and that of ``JOBQUEUE["AROUND"]``."""
     path = get_settings().AROUND
     if path is None:
         return carriers.around(None)
@@ -66,15 +66,15 @@ def around() -> Around | None:
     return carriers.around(manager)
 
 
-Chunk = deque[Item]  # for one thread; others may take from it while that is busy
+Chunk = deque[Item]  # the jobs of a thread; the child may withdraw them while the thread is busy
 
 
 class Group(Chunk):
-    """Jobs that run one after another, each only if the one before it has ended well."""
+    """Jobs that run one after another, each only if the job before it has succeeded."""
 
 
 def emptied(chunk: Chunk) -> list[Item]:
-    """Take all items out of a chunk; its thread may take some at the same time."""
+    """Take all items out of a chunk. Its thread may take items at the same time."""
     items = []
     with suppress(IndexError):
         while True:
@@ -83,19 +83,19 @@ def emptied(chunk: Chunk) -> list[Item]:
 
 
 class Executor:
-    """Handlers of one child. Jobs go in by :meth:`begin`, results come out of ``results``, and ``wake`` is set."""
+    """Runs the handlers of a child. :meth:`begin` takes jobs; results are put into ``results``, and ``wake`` is set."""
 
     def __init__(self, concurrency: int, slots: Slots, wake: threading.Event, using: str) -> None:
         self.ready: SimpleQueue[Chunk | None] = SimpleQueue()
         self.results: deque[Result] = deque()
-        self.contexts: dict[Claim | None, JobContext] = {}  # of handlers that asked for one
+        self.contexts: dict[Claim | None, JobContext] = {}  # of handlers that take the context
         self.concurrency, self.slots, self.wake, self.using = concurrency, slots, wake, using
-        self.reports: dict[Claim | None, tuple[Job, float | None, str]] = {}  # progress not yet written
+        self.reports: dict[Claim | None, tuple[Job, float | None, str]] = {}  # progress that is not yet written
         self.around = around()
         self.loop: EventLoop | None = None
         _Fork.watch()
-        self.began = 0  # how many handlers were begun; roughly, because no lock is taken for it
-        self.outages = 0  # how often the database was away: connections from before are dropped
+        self.began = 0  # how many handlers have begun, approximately: it is counted without a lock
+        self.outages = 0  # how often the connection to the database was lost: older connections are dropped
         self._threads = [_Thread(self, slot) for slot in range(concurrency)]
 
     def start(self) -> None:
@@ -103,26 +103,26 @@ class Executor:
             thread.start()
 
     def stop(self) -> None:
-        """Let idle threads end; one inside a handler ends after it, if the process lives that long."""
+        """End the threads: idle threads now, others after their handlers if the process still runs."""
         for _ in self._threads:
             self.ready.put(None)
         if self.loop is not None:
             self.loop.stop()
 
     def begin(self, items: list[Item], chunk: int) -> None:
-        """Let plain handlers run, so many of them one after the other in one thread."""
+        """Run plain handlers, ``chunk`` of them one after the other in a thread."""
         for some in chunks(items, chunk):
             self.ready.put(deque(some))
 
     def begin_group(self, items: list[Item]) -> None:
-        """Let these run in their order; all of them plain, or all asynchronous."""
+        """Run these jobs in their order. All handlers must be plain, or all asynchronous."""
         if items[0][1].is_async:
             self._event_loop().submit_group(items)
         else:
             self.ready.put(Group(items))
 
     def withdraw_behind_slow(self, now: float, seconds: float) -> list[Item]:
-        """Take out jobs of groups that wait behind one that takes longer than that; they will not begin here."""
+        """Withdraw jobs that wait behind a job of their group for longer than ``seconds``; they will not begin here."""
         items = [] if self.loop is None else self.loop.withdraw_behind_slow(now, seconds)
         for thread in self._threads:
             if isinstance(thread.chunk, Group) and thread.job is not None and now - thread.began_at > seconds:
@@ -130,14 +130,14 @@ class Executor:
         return items
 
     def spread(self, now: float) -> None:
-        """Jobs behind one that takes longer than expected go to other threads, but not those of a group."""
+        """Move jobs that wait behind a slow job to other threads, except those of a group."""
         for thread in self._threads:
             if thread.chunk and not isinstance(thread.chunk, Group) and now - thread.began_at > SLOW_SECONDS:
                 for item in emptied(thread.chunk):
                     self.ready.put(deque((item,)))
 
     def withdraw(self) -> list[Item]:
-        """Take out the jobs of threads that have not begun; they will not begin here."""
+        """Withdraw all jobs of threads that have not begun; they will not begin here."""
         items: list[Item] = []
         for thread in self._threads:
             items += emptied(thread.chunk)
@@ -159,7 +159,7 @@ class Executor:
         return self.loop
 
     def overdue(self, now: float) -> list[Job]:
-        """Jobs whose time is used up, and whose handlers still run."""
+        """Jobs whose time is used up and whose handlers still run."""
         running = [thread.job for thread in self._threads]
         return [job for job in running if job is not None and now > job.deadline]
 
@@ -178,7 +178,7 @@ class Executor:
         return sum(thread.job is not None for thread in self._threads)
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """Tell handlers that their jobs were cancelled."""
+        """Tell the handlers of these jobs that they were cancelled."""
         for job in jobs:
             context = self.contexts.get(job.claim)
             if context is not None:
@@ -187,9 +187,9 @@ class Executor:
                 self.loop.cancel(job.claim)
 
     def abandon(self, jobs: Collection[Job]) -> None:
-        """Stop handlers whose claim was lost, because another worker may run the job, or the next of its key.
+        """Stop handlers whose claim was lost, because another worker may run the job, or the next job of its key.
 
-        A handler that has a context is told first, and interrupted the second time.
+        A handler that has a context is told first, and interrupted at the second call.
         """
         warned = [job for job in jobs if (context := self.contexts.get(job.claim)) and not context.cancelled]
         self.cancel(jobs)
@@ -220,7 +220,7 @@ class _Context(JobContext):
 
 
 class _Thread(threading.Thread):
-    """Takes one job after another. Whatever a handler raises ends up in its job, and the thread lives on."""
+    """Runs one job after another. An exception of a handler is recorded in its job and does not end the thread."""
 
     def __init__(self, executor: Executor, slot: int) -> None:
         super().__init__(name=f"jobqueue-handler-{slot}", daemon=True)
@@ -232,21 +232,21 @@ class _Thread(threading.Thread):
         self._interrupting = threading.Lock()
 
     def run(self) -> None:
-        ready, surroundings = self.executor.ready, Surroundings()
+        ready, environment = self.executor.ready, ThreadEnvironment()
         while (chunk := ready.get()) is not None:
             self.chunk = chunk
             while chunk:
                 try:
                     job, handler = chunk.popleft()
-                except IndexError:  # the rest of it was withdrawn
+                except IndexError:  # the rest of the chunk was withdrawn
                     break
-                ending = self._run_one(job, handler, surroundings)
+                ending = self._run_one(job, handler, environment)
                 if isinstance(chunk, Group) and not continues_group(ending):
-                    self.executor.results.extend((rest, Untouched(), 0.0) for rest, _ in emptied(chunk))
+                    self.executor.results.extend((rest, NotBegun(), 0.0) for rest, _ in emptied(chunk))
             self.executor.slots.leave(self.slot)  # also when the rest was withdrawn
-        surroundings.close()
+        environment.close()
 
-    def _run_one(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> Ending:
+    def _run_one(self, job: Job, handler: Handler[..., Any], environment: ThreadEnvironment) -> Ending:
         executor = self.executor
         began = self.began_at = time.monotonic()
         if began > job.begin_by:
@@ -255,22 +255,22 @@ class _Thread(threading.Thread):
             return Late()
         executor.began += 1
         executor.slots.enter(self.slot, job.id.bytes, job.held_number or 0, job.deadline)
-        surroundings.begin(executor.outages)
+        environment.begin(executor.outages)
         ending: Ending | None = None
         try:
             self.job = job
-            ending = self._work_on(job, handler, surroundings)
+            ending = self._work_on(job, handler, environment)
         except JobExpired:
             pass
         finally:
             self.job = None
         self._clear_interrupt()
-        if ending is None:  # interrupted anywhere, perhaps while putting things back
-            with suppress(LeftOpen):
-                surroundings.restore()
+        if ending is None:  # interrupted, perhaps while the environment was restored
+            with suppress(TransactionLeftOpen):
+                environment.restore()
         ending = ending or expired(job)
         executor.results.append((job, ending, time.monotonic() - began))
-        if not self.chunk:  # else the next one enters in a moment, and the child looks soon enough by itself
+        if not self.chunk:  # otherwise the next job begins at once, and the child wakes up often enough
             executor.slots.leave(self.slot)
             self._wake()
         return ending
@@ -293,7 +293,7 @@ class _Thread(threading.Thread):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(JobExpired))
 
     def _clear_interrupt(self) -> None:
-        """An interrupt that came too late must not hit the next job."""
+        """Remove an interrupt that came too late, so that it does not hit the next job."""
         while True:
             try:
                 if self._interrupted is not None:
@@ -304,7 +304,7 @@ class _Thread(threading.Thread):
             except JobExpired:
                 continue
 
-    def _work_on(self, job: Job, handler: Handler[..., Any], surroundings: Surroundings) -> Ending:
+    def _work_on(self, job: Job, handler: Handler[..., Any], environment: ThreadEnvironment) -> Ending:
         executor = self.executor
         if job_started.receivers:
             job_started.send_robust(sender=Job, job=job)
@@ -312,26 +312,26 @@ class _Thread(threading.Thread):
         try:
             run = run_atomic if handler.atomic else run_plain
             ending: Ending = copy_context().run(run, handler, job, context, executor)
-        except BaseException as error:  # a handler may raise anything, and its thread must live on
+        except BaseException as error:  # a handler may raise anything, and the thread must go on
             ending = ending_for_error(handler, job, error)
         if context is not None:
             executor.contexts.pop(job.claim, None)
         try:
-            surroundings.restore()
-        except LeftOpen as error:
+            environment.restore()
+        except TransactionLeftOpen as error:
             if isinstance(ending, Completed):
                 ending = Failed(error)
         return ending
 
 
-class Runs(Protocol):
-    """Where a handler runs: in which database, and with what around it."""
+class RunContext(Protocol):
+    """Where a handler runs: the database, and the context managers around it."""
 
     around: Around | None
     using: str
 
 
-def run_plain(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Runs) -> Ending:
+def run_plain(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: RunContext) -> Ending:
     if executor.around is None:
         return Completed(_call(handler, job, context))
     with executor.around(job):
@@ -339,8 +339,8 @@ def run_plain(handler: Handler[..., Any], job: Job, context: JobContext | None, 
     return SWALLOWED
 
 
-def run_atomic(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: Runs) -> Ending:
-    """The handler's work and its fenced completion in one transaction: both happen, or neither."""
+def run_atomic(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: RunContext) -> Ending:
+    """The work of the handler and its completion in a single transaction: both happen, or neither."""
     try:
         with executor.around(job) if executor.around else nullcontext(), transaction.atomic(using=executor.using):
             output = _call(handler, job, context)
@@ -357,7 +357,7 @@ def _call(handler: Handler[..., Any], job: Job, context: JobContext | None) -> A
     try:
         output = handler.call(job, context)
     finally:
-        if _Fork.happened:  # a copy that the handler forked: it shares our sockets, and must touch nothing
+        if _Fork.happened:  # a process that the handler forked: it shares the sockets, and must not use them
             _exit_fork(job)
     if type(output) is CoroutineType:
         output.close()
@@ -366,7 +366,7 @@ def _call(handler: Handler[..., Any], job: Job, context: JobContext | None) -> A
 
 
 class _Fork:
-    """Whether this process is a fork of one that runs handlers."""
+    """Whether a handler forked this process."""
 
     happened = False
     is_watched = False

@@ -1,4 +1,4 @@
-"""Fetching ahead: the server claims the next batch while the child dispatches and records the current one."""
+"""Fetching ahead: the server claims the next batch while the child begins and records the current one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Fetch = Callable[[], list[Job]]
 
 
 class FetchAhead:
-    """One fetch at a time, in its own thread and on its own connection, which exist only once a child was busy."""
+    """Runs one fetch at a time, in its own thread on its own connection. Both are made when a child is first busy."""
 
     def __init__(self, using: str, wake: threading.Event) -> None:
         self._using, self._wake = using, wake
         self._requests: SimpleQueue[Fetch | None] = SimpleQueue()
         self._replies: SimpleQueue[list[Job] | Exception] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self.requested = 0  # how many jobs the fetch under way asks for; 0 if none is under way
+        self.requested = 0  # how many jobs the running fetch asks for; 0 if none runs
 
     def request(self, fetch: Fetch, jobs: int) -> None:
-        """Begin a fetch; raises ``RuntimeError`` if the process can have no more threads."""
+        """Begin a fetch. Raises ``RuntimeError`` if the process can start no more threads."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="jobqueue-fetch", daemon=True)
             thread.start()
@@ -35,11 +35,11 @@ class FetchAhead:
         self._requests.put(fetch)
 
     def is_pending(self) -> bool:
-        """Whether a fetch is under way and has not returned."""
+        """Whether a fetch runs and has not returned."""
         return bool(self.requested) and self._replies.empty()
 
     def result(self) -> list[Job]:
-        """Wait for the fetch and return the jobs it claimed; raises what the fetch raised."""
+        """Wait for the fetch and return the jobs it claimed. Raises what the fetch raised."""
         reply = self._replies.get()
         self.requested = 0
         if isinstance(reply, Exception):
@@ -56,7 +56,7 @@ class FetchAhead:
         while (fetch := self._requests.get()) is not None:
             try:
                 self._replies.put(fetch())
-            except Exception as error:  # raised again by result(), in the thread of the child
+            except Exception as error:  # result() raises it again, in the thread of the child
                 connections[self._using].close()
                 self._replies.put(error)
             self._wake.set()

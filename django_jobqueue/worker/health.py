@@ -1,4 +1,4 @@
-"""A port for probes: ``/healthz``, ``/readyz`` and, with the extra ``prometheus``, ``/metrics``."""
+"""The health port: ``/healthz``, ``/readyz`` and, with the extra ``prometheus``, ``/metrics``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def open_port(port: int) -> socket.socket:
-    """The socket on which probes come; raises ``OSError`` if the port is taken."""
+    """Open the port for probes. Raises ``OSError`` if the port is in use."""
     return socket.create_server(("", port))
 
 
 def serve(housekeeper: Housekeeper, listening: socket.socket) -> None:
-    """Answer probes from a thread of the housekeeper."""
+    """Answer probes in a thread of the housekeeping process."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -35,7 +35,7 @@ def serve(housekeeper: Housekeeper, listening: socket.socket) -> None:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Probes come every few seconds: they are not logged."""
+            """Log nothing, because probes come every few seconds."""
 
     server = ThreadingHTTPServer(listening.getsockname()[:2], Handler, bind_and_activate=False)
     server.socket.close()
@@ -68,7 +68,7 @@ def _metrics(using: str) -> tuple[int, str, bytes]:
 
     try:
         return 200, "text/plain; version=0.0.4; charset=utf-8", metrics_text(using=using)
-    except Exception as error:  # the extra is missing, or the database is away: the next scrape may be luckier
+    except Exception as error:  # the extra is missing, or the database is away: the next scrape may succeed
         return 503, "text/plain; charset=utf-8", f"{error}\n".encode()
     finally:
         connections[using].close()  # each request has a thread of its own

@@ -1,7 +1,7 @@
 """The housekeeping process: sends heartbeats for the children, recovers the jobs of dead ones, runs schedules.
 
-It is a process of its own, because a handler that hangs with the interpreter's lock must not keep its child from
-being alive, and because the supervisor forks and so must have no threads.
+It is a process of its own for two reasons: heartbeats must be sent while a handler holds the lock of the interpreter,
+and the supervisor must have no threads, because it forks.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from .slots import Slots
 logger = logging.getLogger("django_jobqueue.worker")
 
 RECOVER_SECONDS = 1.0
-OPERATIONS_SECONDS = 5.0  # how often it is looked whether an operation was left unfinished
+OPERATIONS_SECONDS = 5.0  # how often to check for unfinished operations
 STATEMENT_SECONDS = 60.0
 
 
 @dataclass
 class WatchedChild:
-    """A child as the housekeeper knows it."""
+    """A child for which heartbeats are sent."""
 
     incarnation: UUID
     name: str
@@ -65,9 +65,9 @@ class WatchedChild:
 
 
 class Housekeeper:
-    """Sends heartbeats for its children and recovers the jobs of those that have ended.
+    """Sends heartbeats for the children, recovers the jobs of those that have ended, and runs periodic work.
 
-    ``report`` gets what it finds; ``turned`` is called whenever its loop comes round.
+    ``report`` is called with each report to the supervisor, ``turned`` in each iteration of the loop.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class Housekeeper:
         self.settings = get_settings()
         self.report, self.turned = report, turned
         self.children: dict[UUID, WatchedChild] = {}
-        self.ended: list[ChildEnded] = []  # children whose jobs are not recovered
+        self.ended: list[ChildEnded] = []  # children whose jobs are not yet recovered
         self.lock = threading.Lock()
         self.wake = threading.Event()
         self.stopping = threading.Event()
         self._is_outage = False
         self._logged_at = float("-inf")
-        self._connection: Any = None  # the session that holds the locks,
-        self._locked: set[UUID] = set()  # and of whom
+        self._connection: Any = None  # the session that holds the session locks
+        self._locked: set[UUID] = set()  # the incarnations it holds them for
         self.renewed_at = 0.0
         self._told_to_stop = False
         self._clock = threading.Lock()
-        self._clock_offset: float | None = None  # the database's clock before ours
+        self._clock_offset: float | None = None  # the clock of the database minus the monotonic clock
         self._trust_at = 0.0
 
     # --------------------------------------------------------------------------------------------- instructions
@@ -109,14 +109,14 @@ class Housekeeper:
         self.wake.set()
 
     def finish(self) -> None:
-        """Leave when the jobs of all ended children are recovered."""
+        """Exit when the jobs of all ended children are recovered."""
         self.stopping.set()
         self.wake.set()
 
     # ------------------------------------------------------------------------------------------------- the loop
 
     def run(self) -> None:
-        """Send heartbeats until told to leave and the jobs of all ended children are recovered."""
+        """Send heartbeats until told to exit and the jobs of all ended children are recovered."""
         own_connection(self.using)
         for work in self._works():
             threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
@@ -176,7 +176,7 @@ class Housekeeper:
             if child.incarnation in self.children:
                 child.slots.renewed_at = began
         self.renewed_at = began
-        # Only now: a transaction that has locked the table of jobs must not keep the children from being renewed.
+        # After the heartbeats of the children, which must be sent even if a transaction has locked the table of jobs.
         with _unless_locked(), sessions.limited(self.using):
             workers.beat_jobs(
                 [child.name for child in children], [child.incarnation for child in children], using=self.using
@@ -255,7 +255,7 @@ class Housekeeper:
     # --------------------------------------------------------------------------------------------- housekeeping
 
     def _works(self) -> Iterator[tuple[str, float, Callable[[], object]]]:
-        """Periodic tasks, and how often each runs; all are guarded so that one worker at a time does them."""
+        """The periodic work and how often it runs. Each kind of work runs in only one worker at a time."""
         yield "recovery", RECOVER_SECONDS, self._recover
         yield "maintenance", self.settings.MONITOR_SECONDS, self._maintain
         yield "operations", OPERATIONS_SECONDS, lambda: advance_operations(seconds=30.0, using=self.using)
@@ -263,7 +263,7 @@ class Housekeeper:
             yield "schedules", self.settings.SCHEDULE_SECONDS, lambda: send_due(using=self.using)
 
     def _housekeep(self, name: str, seconds: float, work: Callable[[], object]) -> None:
-        """Run one of them in a thread of its own: a long cleanup must not keep schedules waiting."""
+        """Run periodic work in a thread of its own: a long cleanup must not delay schedules."""
         own_connection(self.using)
         sessions.limit(statement=STATEMENT_SECONDS)
         broken = False
@@ -283,7 +283,7 @@ class Housekeeper:
                         extra={"worker": self.options.name, "work": name, "error": str(error).strip()},
                     )
                 broken = True
-            except Exception as error:  # a bug in one of them must not end it for good
+            except Exception as error:  # a bug must not end the work for good
                 if not broken:
                     logger.exception(
                         "background work failed: %s of worker %s: %s; trying again in %g s",
@@ -318,10 +318,10 @@ class Housekeeper:
                 )
 
     def _clock_jumped(self) -> bool:
-        """Whether the database's clock went ahead: then all workers look silent until their next heartbeats.
+        """Whether heartbeats cannot be judged, because the clock of the database jumped ahead.
 
-        The same when that is not known, because we have only just begun, and when a standby was promoted: it may lack
-        heartbeats of workers whose handlers still run.
+        Then the heartbeats of all workers look too old until the next ones. The same holds for a moment after the
+        start, when a jump would not be noticed, and after a standby was promoted, which may lack heartbeats.
         """
         if workers.seconds_on_timeline(using=self.using) < self.settings.WORKER_UNLOCKED_SECONDS:
             return True
@@ -350,7 +350,7 @@ class Housekeeper:
 
 @contextmanager
 def _unless_locked() -> Iterator[None]:
-    """What another transaction has locked is tried again at the next turn."""
+    """Skip rows that another transaction has locked: the next iteration tries again."""
     try:
         yield
     except workers.StillLocked:
@@ -375,12 +375,12 @@ def _recently() -> Any:
 def run_housekeeper(
     options: WorkerOptions,
     supervisor: Connection,
-    slots: list[Slots],  # of the children, by their numbers
-    own_slots: Slots,  # where the supervisor sees that the loop comes round
+    slots: list[Slots],  # those of the children, by their numbers
+    own_slots: Slots,  # here the supervisor sees that the loop runs
     health_socket: socket.socket | None,
     supervisor_pid: int,
 ) -> int:
-    """The work of the housekeeping process, until the supervisor tells it to leave or is gone."""
+    """Run the housekeeping process, until the supervisor tells it to exit or has ended."""
     housekeeper = Housekeeper(
         options, report=supervisor.send, turned=lambda: setattr(own_slots, "turned_at", time.monotonic())
     )
@@ -392,13 +392,13 @@ def run_housekeeper(
     try:
         housekeeper.run()
     finally:
-        if os.getppid() != supervisor_pid:  # it may have noticed before the thread that follows
+        if os.getppid() != supervisor_pid:  # the supervisor has ended, and the other thread may not have noticed yet
             _kill_groups(groups)
     return 0
 
 
 def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots], groups: dict[UUID, int]) -> None:
-    """Follow the supervisor's instructions; when it is gone, end what handlers started, and leave."""
+    """Follow the instructions of the supervisor. When it has ended, kill what handlers started, and exit."""
     try:
         while True:
             match supervisor.recv():
@@ -426,7 +426,7 @@ def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots]
             error_line(error),
             extra={"worker": housekeeper.options.name, "error": error_line(error)},
         )
-    finally:  # whatever happened: without instructions it would send heartbeats of dead children for ever
+    finally:  # in any case: without instructions it would send heartbeats of dead children for ever
         os._exit(EXIT_GRACE)
 
 

@@ -1,4 +1,4 @@
-"""An attempt in the calling thread, inside its transaction if it has one: how tests run jobs."""
+"""Running an attempt in the calling thread, inside its transaction if there is one: for tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .executor import Around, around, run_atomic, run_plain
 from .outcomes import SWALLOWED, Completed, Ending, Failed, ending_for_error
 from .results import record_ending, send_finished
 
-# What ends an attempt, as in a worker. The rest comes through, because it is meant for the process that runs the
-# handler: Ctrl-C, or pytest.fail() inside a handler.
+# Exceptions that end an attempt, as in a worker. All others are raised, because they are meant for the process that
+# runs the handler: Ctrl-C, or pytest.fail() inside a handler.
 ENDS_ATTEMPT = (Exception, SystemExit, GeneratorExit, CancelledError, JobExpired)
 
 
 class Attempt(NamedTuple):
-    """A job that was run, how that ended, and what became of the job if it failed."""
+    """A job that was run, how its attempt ended, and the state of the job if it failed."""
 
     job: Job
     ending: Ending
@@ -38,7 +38,7 @@ class Attempt(NamedTuple):
 
 
 class Inline:
-    """Runs claimed jobs here and now. The caller's transaction stays usable whatever a handler does."""
+    """Runs claimed jobs in the calling thread. The caller's transaction stays usable whatever a handler does."""
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -72,7 +72,7 @@ class Inline:
 
     @contextmanager
     def _keep_transaction_usable(self) -> Iterator[None]:
-        """Roll back to a savepoint if a statement of the handler failed: it would spoil the caller's transaction."""
+        """Roll back to a savepoint if a statement of the handler failed: it would abort the caller's transaction."""
         connection = connections[self.using]
         if not connection.in_atomic_block:
             yield
@@ -88,7 +88,7 @@ class Inline:
             try:
                 with runs.around(job) if runs.around else nullcontext():
                     return Completed(await awaited(handler, job, context))
-            except ENDS_ATTEMPT as error:  # here, because asyncio lets SystemExit out of its loop, not to the caller
+            except ENDS_ATTEMPT as error:  # here, because asyncio raises SystemExit out of its loop
                 return ending_for_error(handler, job, error)
             return SWALLOWED
 
@@ -96,13 +96,13 @@ class Inline:
 
 
 async def awaited(handler: Handler[..., object], job: Job, context: JobContext | None) -> object:
-    """What an async handler returns."""
+    """The output of an asynchronous handler."""
     output = handler.call(job, context)
     return await output if inspect.isawaitable(output) else output
 
 
 class _Context(JobContext):
-    """Keeps the last report, to be written when the handler has ended: an async one may not wait for that."""
+    """Keeps the last report and writes it when the handler has ended: an asynchronous handler must not wait for SQL."""
 
     reported: tuple[float, str] | None = None
 

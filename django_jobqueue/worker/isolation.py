@@ -1,4 +1,4 @@
-"""What a handler may leave behind in its thread, and putting it back, so that the next job finds a clean place."""
+"""Restoring what a handler may change in its thread: the current folder, the locale, database connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from psycopg.pq import TransactionStatus
 
 from ..engine.databases import own_connection
 
-# What outlasts a transaction. It may stand behind a comment or another statement, or inside a psycopg.sql object.
+# Statements whose effect outlasts a transaction. They may follow a comment or another statement, or be in a psycopg.sql
+# object.
 _LASTING = re.compile(
     r"""(?:^|;|\*/|['"(])\s*(?:SET\s+(?!LOCAL\b|TRANSACTION\b|CONSTRAINTS\b)|RESET\s|LISTEN\s|PREPARE\s|DEALLOCATE\s
         |CREATE\s+(?:GLOBAL\s+|LOCAL\s+)?TEMP)
@@ -31,26 +32,26 @@ _MOST_REMEMBERED, _LONGEST_REMEMBERED = 512, 4_096  # statements, and characters
 
 
 def _lasts(statement: str) -> bool:
-    """Whether it may change the session for longer than a transaction."""
-    look = _lasts_as_before if len(statement) <= _LONGEST_REMEMBERED else _lasts_as_before.__wrapped__
+    """Whether a statement may change the session for longer than a transaction."""
+    look = _lasts_cached if len(statement) <= _LONGEST_REMEMBERED else _lasts_cached.__wrapped__
     return look(statement)
 
 
 @lru_cache(maxsize=_MOST_REMEMBERED)
-def _lasts_as_before(statement: str) -> bool:
-    """Remembered, because reading a long statement takes longer than most handlers' overhead."""
+def _lasts_cached(statement: str) -> bool:
+    """Cached, because searching a long statement takes longer than the overhead of most handlers."""
     return _LASTING.search(statement) is not None
 
 
-class LeftOpen(Exception):
+class TransactionLeftOpen(Exception):
     """A handler returned inside a transaction."""
 
     def __init__(self) -> None:
         super().__init__("The handler left a transaction open; it was rolled back.")
 
 
-class _Watch:
-    """How often this process changed its folder: to ask for the folder costs more than most handlers' overhead."""
+class _FolderChanges:
+    """Counts changes of the current folder, because asking for it takes longer than the overhead of most handlers."""
 
     moves = 0
     is_set = False
@@ -59,32 +60,32 @@ class _Watch:
     def set(cls) -> None:
         if not cls.is_set:
             cls.is_set = True
-            sys.addaudithook(cls._hear)
+            sys.addaudithook(cls._on_audit_event)
 
     @classmethod
-    def _hear(cls, event: str, arguments: tuple[Any, ...]) -> None:
+    def _on_audit_event(cls, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "os.chdir":
             cls.moves += 1
 
 
-class Surroundings:
-    """The current folder, the locale and the database connections of a thread."""
+class ThreadEnvironment:
+    """The current folder, the locale and the database connections of a thread, as they were before its handlers."""
 
     def __init__(self) -> None:
-        _Watch.set()
-        self.folder, self._moves = _folder(), _Watch.moves
+        _FolderChanges.set()
+        self.folder, self._moves = _folder(), _FolderChanges.moves
         self.locale = locale.setlocale(locale.LC_ALL)
-        self._changed: set[str] = set()  # connections whose session is not as it was
+        self._changed: set[str] = set()  # aliases of connections whose session was changed
         self._outages = 0
         self._connections = [self._watched(alias) for alias in connections]
 
     def _watched(self, alias: str) -> BaseDatabaseWrapper:
-        connection = own_connection(alias)  # also where handlers run in the threads of a process that has a pool
+        connection = own_connection(alias)  # not from the pool that the process may have
         connection.execute_wrappers.append(self.notice)
         return connection
 
     def begin(self, outages: int) -> None:
-        """Before a handler: close connections that broke while they were not in use."""
+        """Called before a handler: close connections that broke while they were idle."""
         for connection in self._connections:
             raw: Any = connection.connection
             if raw is not None and (outages != self._outages or raw.closed or _has_news(raw.fileno())):
@@ -92,11 +93,11 @@ class Surroundings:
         self._outages = outages
 
     def restore(self) -> None:
-        """Put everything back; raises ``LeftOpen`` if a transaction had to be rolled back."""
-        if self._moves != _Watch.moves:
+        """Restore all. Raises ``TransactionLeftOpen`` if a transaction had to be rolled back."""
+        if self._moves != _FolderChanges.moves:
             if self.folder:
                 os.chdir(self.folder)
-            self._moves = _Watch.moves
+            self._moves = _FolderChanges.moves
         if locale.setlocale(locale.LC_ALL) != self.locale:
             locale.setlocale(locale.LC_ALL, self.locale)
         left_open = False
@@ -105,10 +106,10 @@ class Surroundings:
                 self._connections[place] = self._watched(connection.alias)
                 left_open = True
         if left_open:
-            raise LeftOpen
+            raise TransactionLeftOpen
 
     def _restore(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether the connection was inside a transaction, and is gone now."""
+        """Restore a connection. Returns whether it was inside a transaction, and so was dropped."""
         raw: Any = connection.connection
         connection.queries_log.clear()
         if connection.in_atomic_block or (not raw.closed and raw.info.transaction_status != TransactionStatus.IDLE):
@@ -122,7 +123,7 @@ class Surroundings:
         return False
 
     def notice(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
-        """Sees what changes a session for longer than a transaction."""
+        """Notice statements that change a session for longer than a transaction."""
         if _lasts(sql if isinstance(sql, str) else repr(sql)):
             self._changed.add(context["connection"].alias)
         return execute(sql, params, many, context)
@@ -133,7 +134,7 @@ class Surroundings:
 
 
 def _has_news(socket: int) -> bool:
-    """Whether the server said something on an idle connection: mostly that it has ended it."""
+    """Whether the server sent something on an idle connection: mostly that the session has ended."""
     looked = select.poll()
     looked.register(socket, select.POLLIN)
     return bool(looked.poll(0))
@@ -147,7 +148,7 @@ def _folder() -> str:
 
 
 def _drop(connection: BaseDatabaseWrapper) -> None:
-    """Away with the connection and all that Django remembers of its transaction."""
+    """Close the connection and forget all that Django remembers of its transaction."""
     raw: Any = connection.connection
     if raw is not None:
         raw.close()

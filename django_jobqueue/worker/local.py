@@ -1,4 +1,4 @@
-"""A worker inside the calling process: for scripts, notebooks and tests."""
+"""A worker in threads of the calling process: for scripts, notebooks and tests."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def work(
     schedules: bool = False,
     using: str | None = None,
 ) -> LocalWorker:
-    """Start a worker for one or more queues in threads of this process; ``stop()`` it, or use it in a ``with``.
+    """Start a worker for one or more queues in threads of this process. Call its ``stop()``, or use it in a ``with``.
 
-    Every job of them goes to ``handler``; without one, to the handlers that ``@job`` declared. With ``grouping``
-    standard queues are read by group, and the jobs of a group run one after another. A handler that
-    never returns cannot be ended here: for that it takes processes, so ``manage.py runjobs``. Raises ``QueueNotFound``
-    and ``InvalidOption``.
+    All jobs of these queues run in ``handler``; without it, in the handlers that ``@job`` declared. With ``grouping``,
+    standard queues are read by group, and the jobs of a group run one after another. A handler that never returns
+    cannot be ended in a thread: for that use ``manage.py runjobs``, which has processes. Raises ``QueueNotFound`` and
+    ``InvalidOption``.
     """
     using = database(using)
     queues = (queue,) if isinstance(queue, str) else tuple(queue)
@@ -81,7 +81,7 @@ def _as_handler(function: Callable[..., Any], queue: str) -> Handler[..., Any]:
 
 
 class LocalWorker:
-    """A child and a housekeeper as threads of one process."""
+    """A child and its housekeeping in threads of the calling process."""
 
     def __init__(self, options: WorkerOptions, handler: Handler[..., Any] | None, overrides: dict[str, Any]) -> None:
         settings = replace(get_settings(), **overrides)
@@ -104,7 +104,7 @@ class LocalWorker:
         self._child.run()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Stop gracefully: what runs may end within the grace period. Whether it has ended within ``timeout``."""
+        """Stop gracefully: running jobs may end within the grace period. Whether all has ended within ``timeout``."""
         began = time.monotonic()
         self._child.stop()
         self._thread.join(timeout)
@@ -120,11 +120,11 @@ class LocalWorker:
         return not self._housekeeping.is_alive()
 
     def _handle_report(self, report: Report) -> None:
-        """Called by the housekeeper's thread."""
+        """Called in the thread of the housekeeper."""
         if isinstance(report, ChildLost):
             self._child.stop()
         elif isinstance(report, StopRequested):
-            # In another thread, because stopping waits for the end of the housekeeper's.
+            # In another thread, because stopping waits for the end of this one.
             threading.Thread(target=self.stop, name="jobqueue-stopping", daemon=True).start()
 
     def __enter__(self) -> Self:

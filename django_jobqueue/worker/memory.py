@@ -1,4 +1,4 @@
-"""How large a process is."""
+"""How much memory a process uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def megabytes_of(pid: int | str) -> int | None:
-    """What a process occupies now, where the system says so."""
+    """The memory that a process uses now; ``None`` where the system does not say it."""
     try:
         with open(f"/proc/{pid}/statm") as file:
             return int(file.read().split()[1]) * _PAGE // (1024 * 1024)
@@ -19,7 +19,7 @@ def megabytes_of(pid: int | str) -> int | None:
 
 
 def resident_megabytes() -> int:
-    """What this one occupies now; where the system does not say, the most it ever did."""
+    """The memory that this process uses now; where the system does not say it, the most that it ever used."""
     now = megabytes_of("self")
     if now is not None:
         return now

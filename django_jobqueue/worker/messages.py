@@ -1,4 +1,4 @@
-"""What the processes of a worker tell each other."""
+"""The messages that the processes of a worker send to each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..engine.workers import Running
 
 
 class ChildOrder(Enum):
-    """From the supervisor to a child: one byte, because a pipe delivers that whole."""
+    """From the supervisor to a child: a single byte, because a pipe never splits it."""
 
     STOP = b"s"  # claim no more; running jobs may end within the grace period
     STOP_NOW = b"r"
@@ -23,12 +23,12 @@ class ChildOrder(Enum):
 class ChildStarted:
     """Send heartbeats for this child."""
 
-    number: int  # which of the worker's children, and so which memory it shares
+    number: int  # the place of the child in its worker, which says which memory it shares
     incarnation: UUID
     name: str
     pid: int
     queues: list[str]
-    is_registered: bool  # it has a row already, because an earlier housekeeper stored it
+    is_registered: bool  # it has a row already, stored by an earlier housekeeping process
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class ChildEnded:
     incarnation: UUID
     name: str
     how: str
-    crashed: list[Running] = field(default_factory=list)  # they ran when it died by itself
-    overdue: list[Running] = field(default_factory=list)  # they ran, and had used up their time
+    crashed: list[Running] = field(default_factory=list)  # these ran when the child ended unexpectedly
+    overdue: list[Running] = field(default_factory=list)  # these ran, and their time was used up
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Leave when the jobs of all ended children are recovered."""
+    """Exit when the jobs of all ended children are recovered."""
 
 
 Instruction = ChildStarted | ChildEnded | Finish
@@ -55,14 +55,14 @@ Instruction = ChildStarted | ChildEnded | Finish
 
 @dataclass(frozen=True, slots=True)
 class ChildLost:
-    """Other workers have given up this child, because it was silent, and have recovered its jobs."""
+    """Other workers treat this child as lost, because its heartbeat was too old, and have recovered its jobs."""
 
     incarnation: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class ChildRecovered:
-    """The jobs of this child, which has ended, are recovered."""
+    """The jobs of this child, which had ended, are recovered."""
 
     incarnation: UUID
 

@@ -1,4 +1,4 @@
-"""The options of a worker: from its command line, or else from the settings."""
+"""The options of a worker, from its command line or the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..engine.databases import database
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How one worker works. ``queues`` empty: all for which it has handlers."""
+    """The options of a worker. With no ``queues`` it serves all that have handlers."""
 
     queues: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -21,8 +21,8 @@ class WorkerOptions:
     processes: int = 1
     concurrency: int = 8
     grace: float = 30.0
-    max_jobs: int = 0  # a child is replaced after that many; 0: never
-    drain: bool = False  # leave when nothing is left to fetch
+    max_jobs: int = 0  # a child is replaced after so many jobs; 0: never
+    drain: bool = False  # process all waiting jobs, then exit
     schedules: bool = True
     name: str = ""
     using: str = "default"
@@ -30,7 +30,7 @@ class WorkerOptions:
 
     @classmethod
     def build(cls, **overrides: Any) -> WorkerOptions:
-        """Take what is not ``None`` in ``overrides``, and the rest from the settings."""
+        """Options from ``overrides``; those that are missing or ``None`` are taken from the settings."""
         settings = get_settings()
         values: dict[str, Any] = {
             "processes": settings.PROCESSES,

@@ -1,4 +1,4 @@
-"""When a child cannot reach the database, and whether the server it reaches afterwards is the same."""
+"""Lost connections of a child, and whether it reaches the same server afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("django_jobqueue.worker")
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
-FLAPPING_SECONDS = 5.0  # a database that comes and goes within that time is logged once
+FLAPPING_SECONDS = 5.0  # an outage that begins again within that time is not logged again
 
 
 class Outage:
@@ -32,7 +32,7 @@ class Outage:
         return self._since is not None
 
     def begin(self, error: Exception) -> None:
-        """A statement has failed; called again by each try that fails."""
+        """Called when a statement has failed, and again for each try that fails."""
         now = time.monotonic()
         is_new = self._since is None
         if self._since is None:
@@ -51,7 +51,7 @@ class Outage:
             )
 
     def end(self, given_back: int) -> None:
-        """The database is back, and so many jobs were given back."""
+        """Called when the database is back, with the number of jobs that were returned to the queue."""
         self._ended_at = time.monotonic()
         if self._is_logged and self._since is not None:
             seconds = round(self._ended_at - self._since, 1)
@@ -66,7 +66,7 @@ class Outage:
 
 
 class Server:
-    """Which server a child talks to, and when it was last seen to be another, or to have been started again."""
+    """The server that a child is connected to, and when it was last replaced or restarted."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -83,6 +83,6 @@ class Server:
             self._replaced_at = time.monotonic()
 
     def restarted_since(self, moment: float) -> bool:
-        """Whether the server has been started or replaced since then, as far as this process can see."""
+        """Whether this process has seen that the server was restarted or replaced since then."""
         self.identify()
         return self._replaced_at >= moment

@@ -1,4 +1,4 @@
-"""How a handler's run can end, and what an exception means."""
+"""How an attempt can end, and what an exception of a handler means for its job."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ class Snoozed(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """An atomic handler: what it did and its completion are committed, or neither is."""
+    """An atomic handler: its work and its completion are committed together, or both are lost."""
 
     lost: bool = False
 
 
-class Untouched(NamedTuple):
-    """Not begun, because a job ahead of it in its group did not succeed; with that one it was given back."""
+class NotBegun(NamedTuple):
+    """Not begun, because a job ahead of it in its group did not succeed; both were returned to the queue."""
 
 
 class Late(NamedTuple):
-    """Not begun, because its claim must be verified first: it waited long, or the database was away meanwhile."""
+    """Not begun, because its claim must be verified first: it waited long, or the connection was lost."""
 
 
-Ending = Completed | Failed | Stopped | Snoozed | Recorded | Untouched | Late
+Ending = Completed | Failed | Stopped | Snoozed | Recorded | NotBegun | Late
 Result = tuple[Job, Ending, float]
 
 SWALLOWED = Failed("JOBQUEUE['AROUND'] swallowed what the handler raised, so that its ending is not known.")
 
 
 def continues_group(ending: Ending) -> bool:
-    """Whether the job has ended, so that the next of its group may begin."""
+    """Whether the job has ended, so that the next job of its group may begin."""
     return isinstance(ending, Completed | Stopped) or ending == Recorded()
 
 
@@ -73,7 +73,7 @@ def ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException)
         if isinstance(ending, Failed) and lost_connection(error):
             return ending._replace(disconnected_at=time.monotonic())
         return ending
-    except Exception as problem:  # what it raised makes no sense: an invalid delay or rule
+    except Exception as problem:  # the exception carries an invalid delay, or its rule is invalid
         return Failed(f"{type(error).__name__} cannot be understood: {type(problem).__name__}: {problem}")
 
 
@@ -99,7 +99,7 @@ _SERVER_GONE = {
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the handler on; nothing of it if the handler could not even be called."""
+    """The traceback without the frames of this package; empty if the handler could not be called."""
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
         trace = trace.tb_next
     return trace
@@ -128,7 +128,7 @@ def _ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException
 
 
 def _when(error: RetryLater) -> float | datetime | None:
-    """A datetime stays one, because the seconds until then depend on the clock of the database."""
+    """When to try again. A datetime stays a datetime: the seconds until then depend on the clock of the database."""
     if isinstance(error.at, datetime):
         return error.at if timezone.is_aware(error.at) else timezone.make_aware(error.at)
     return None if error.delay is None else _delay(error.delay)

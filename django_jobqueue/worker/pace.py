@@ -1,4 +1,4 @@
-"""How long handlers take: the measure for how much to claim ahead and how much to give to a thread at once."""
+"""How long handlers take: this decides how many jobs to claim ahead and how many to give to a thread at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MOST_IN_CHUNK = 200
 
 
 class HandlerPace:
-    """A moving average of the seconds that plain handlers took; the newest results weigh most."""
+    """A moving average of the seconds that plain handlers took; the newest have the most weight."""
 
     def __init__(self) -> None:
         self.seconds: float | None = None  # None until a plain handler has ended
 
     def update(self, batch: Sequence[Result], asynchronous: set[UUID]) -> None:
-        """Include these results, except those of asynchronous handlers."""
+        """Add these results, except those of asynchronous handlers."""
         average = self.seconds
         for job, _, seconds in batch:
             if seconds and not (asynchronous and job.id in asynchronous):
@@ -26,15 +26,15 @@ class HandlerPace:
         self.seconds = average
 
     def slow_down(self, seconds: float) -> None:
-        """Handlers take at least that long at the moment, although none of them has ended."""
+        """Record that handlers take at least this long at the moment, although none of them has ended."""
         self.seconds = max(self.seconds or 0.0, seconds)
 
     def jobs_within(self, seconds: float, threads: int) -> int:
-        """How many jobs so many threads are expected to run in that time."""
+        """How many jobs these threads are expected to run in that time."""
         return 0 if self.seconds is None else int(threads * seconds / max(self.seconds, 1e-6))
 
     def chunk_size(self) -> int:
-        """How many jobs a thread takes at once: a millisecond's work, because taking one costs time too."""
+        """How many jobs a thread takes at once: enough for a millisecond, because taking a job costs time too."""
         if not self.seconds:
             return 1
         return max(1, min(MOST_IN_CHUNK, int(CHUNK_SECONDS / self.seconds)))

@@ -1,4 +1,4 @@
-"""Which queue a child looks at next, and when."""
+"""Which queue a child fetches from next, and when."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .options import WorkerOptions
 from .outcomes import Result
 
 REFRESH_SECONDS = 10.0  # how often the list of queues is read again
-EMPTY_SECONDS = 0.005  # an empty queue is not looked at again sooner, however many notifications come
+EMPTY_SECONDS = 0.005  # an empty queue is not read again sooner, however many notifications come
 
 
 @dataclass(frozen=True, slots=True)
 class ServedQueue:
-    """A queue that a child fetches from, and what decides how it does."""
+    """A queue that a child fetches from, and what decides how it fetches."""
 
     name: str
     has_lanes: bool
-    by_group: bool  # it is read by group
+    by_group: bool  # jobs are read by group
     is_async: bool  # all its handlers are asynchronous
-    takes_context: bool  # a handler of it sees the whole job
+    takes_context: bool  # a handler takes the context, and so sees the whole job
 
 
 class Poller:
-    """The queues of a child in the order of their turns, and when to look at each."""
+    """The queues of a child in the order of their turns, and when to read each."""
 
     def __init__(
         self,
@@ -40,20 +40,20 @@ class Poller:
         poll_seconds: float,
         wake: threading.Event,
         *,
-        one_handler: bool,  # all jobs go to it, whatever handler they name
-        always_whole: bool,  # jobs are always claimed with all their columns
+        one_handler: bool,  # whether one handler runs all jobs, even those that name another
+        always_whole: bool,  # whether jobs are always claimed with all their columns
     ) -> None:
         self.queues: dict[str, ServedQueue] = {}
-        self.look_at: dict[str, float] = {}  # when to look at each
-        self.bookmarks: dict[str, Bookmark] = {}  # of queues that gave all that was asked for
+        self.look_at: dict[str, float] = {}  # when to read each queue
+        self.bookmarks: dict[str, Bookmark] = {}  # of queues that returned as many jobs as requested
         self.notified: set[str] = set()  # queues, or "" for all; filled by the listener's thread
         self._options, self._poll_seconds, self._wake = options, poll_seconds, wake
         self._one_handler, self._always_whole = one_handler, always_whole
         self._turns: deque[str] = deque()
-        self._empty_at: dict[str, float] = {}  # when a look found nothing
+        self._empty_at: dict[str, float] = {}  # when a queue was found empty
         self._refreshed_at = float("-inf")
 
-    # -------------------------------------------------------------------------------------------- what queues there are
+    # ----------------------------------------------------------------------------------------------- the list of queues
 
     def refresh_if_old(self, now: float) -> None:
         if now - self._refreshed_at > REFRESH_SECONDS:
@@ -61,11 +61,11 @@ class Poller:
             self._refreshed_at = now
 
     def refresh_soon(self) -> None:
-        """A queue was deleted: read the list again at the next turn."""
+        """Read the list of queues again at the next turn, because a queue was deleted."""
         self._refreshed_at = float("-inf")
 
     def _refresh(self) -> None:
-        """Serve the queues that were asked for, or all that have a handler."""
+        """Read the list of queues: those named in the options, or all that have a handler."""
         using = self._options.using
         policies = dict(Queue.objects.using(using).order_by("name").values_list("name", "policy"))
         known = handlers.all_handlers()
@@ -99,13 +99,13 @@ class Poller:
     # ---------------------------------------------------------------------------------------------------- notifications
 
     def notify(self, queue: str) -> None:
-        """There is something to fetch in this queue, or in any if it is ``""``; called from any thread."""
+        """Read this queue soon, or all queues if it is ``""``. Called from any thread."""
         if not queue or queue in self.look_at:
             self.notified.add(queue)
             self._wake.set()
 
     def notify_groups(self, batch: Iterable[Result]) -> None:
-        """When a job of a group has ended, the next one of that group can be fetched."""
+        """Read queues soon of whose groups a job has ended: the next job of the group can be fetched."""
         if self._options.grouping:
             for name in {job.queue_id for job, _, _ in batch}:
                 queue = self.queues.get(name)
@@ -113,7 +113,7 @@ class Poller:
                     self.notify(name)
 
     def read_notifications(self) -> None:
-        """Let the queues be looked at now for which notifications came."""
+        """Read the queues now for which notifications came."""
         while self.notified:
             queue = self.notified.pop()
             for name in [queue] if queue else list(self.look_at):
@@ -129,22 +129,25 @@ class Poller:
         return queue.name == self._turns[0]
 
     def end_turn(self, queue: ServedQueue) -> None:
-        """The next turn of this queue comes after those of the others."""
+        """Move this queue behind the others."""
         self._turns.remove(queue.name)
         self._turns.append(queue.name)
 
     def look_at_all_now(self) -> None:
         self.look_at = dict.fromkeys(self.look_at, 0.0)
-        self._empty_at.clear()  # else a queue with a notification would be looked at only a moment later
+        self._empty_at.clear()  # otherwise a queue with a notification would be read a moment later
 
     def plan_next_look(self, queue: ServedQueue, jobs: list[Job], requested: int, now: float) -> None:
-        """At once while the queue gives all that was asked for; of lanes it may give less, and have more."""
+        """Read the queue again at once, or after ``POLL_SECONDS`` if it returned fewer jobs than requested.
+
+        A queue with lanes may return fewer jobs and have more.
+        """
         if queue.name not in self.queues:  # it was deleted meanwhile
             return
         if len(jobs) >= requested:
             self.bookmarks.setdefault(queue.name, Bookmark())
         else:
-            self.bookmarks.pop(queue.name, None)  # it helps only a busy worker, and costs a query
+            self.bookmarks.pop(queue.name, None)  # it helps only while the queue is busy, and costs a query
         if jobs and (len(jobs) >= requested or jobs[0].policy in LANED or queue.by_group):
             self.look_at[queue.name] = 0.0
             return

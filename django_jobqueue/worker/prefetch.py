@@ -1,4 +1,4 @@
-"""Claiming jobs: from the queues whose turn it is, and ahead of time while the child is busy."""
+"""Claiming jobs: from queues in turn, and ahead of time while the child is busy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .polling import Poller, ServedQueue
 
 logger = logging.getLogger("django_jobqueue.worker")
 
-LONGEST_SECONDS = 1.0  # without looking at any queue
-AFTER_TROUBLE_SECONDS = 30.0  # without fetching ahead, perhaps because there is no connection or no thread to spare
+LONGEST_SECONDS = 1.0  # the longest pause between two reads of queues
+AFTER_TROUBLE_SECONDS = 30.0  # the pause in fetching ahead after it failed: no connection or no thread may be free
 
 
 class Prefetcher:
-    """Claims what the child has room for and passes it on to ``begin``, or ``begin_groups`` if it was read by group."""
+    """Claims as many jobs as the child has room for, and passes them to ``begin``, or groups to ``begin_groups``."""
 
     def __init__(
         self,
@@ -40,17 +40,17 @@ class Prefetcher:
         begin: Callable[[Iterable[Job]], None],
         begin_groups: Callable[[Iterable[Job]], bool],
     ) -> None:
-        self.found_nothing = False  # at the last look at all queues
+        self.found_nothing = False  # whether all queues were empty when last read
         self._claims, self._poller, self._capacity = claims, poller, capacity
         self._options, self._batch_size = options, settings.BATCH_SIZE
         self._begin, self._begin_groups = begin, begin_groups
         self._ahead = FetchAhead(claims.identity.using, wake)
-        self._ahead_of: ServedQueue | None = None  # the queue that was last fetched ahead from
-        self._ahead_at = 0.0  # and since when
+        self._ahead_of: ServedQueue | None = None  # the queue of the last fetch ahead
+        self._ahead_at = 0.0  # when that fetch began
         self._not_ahead_before = 0.0
 
     def fill(self, now: float) -> bool:
-        """Claim from the queues that may have something; whether anything came."""
+        """Claim from the queues that may have jobs. Returns whether any job was claimed."""
         self.found_nothing = False
         if self._ahead.is_pending():
             return False
@@ -69,13 +69,13 @@ class Prefetcher:
         return came
 
     def is_empty(self, now: float) -> bool:
-        """Whether a look at every queue finds nothing: what has just failed may wait for its next attempt already."""
+        """Whether all queues are empty. Reads each: a job that failed a moment ago may wait for its next attempt."""
         self._poller.look_at_all_now()
         return not self.fill(now) and not self._ahead.requested
 
     def seconds_until_next_look(self) -> float:
         if self._ahead.is_pending():
-            return LONGEST_SECONDS  # its end wakes the child
+            return LONGEST_SECONDS  # the end of the fetch wakes the child
         if self._claims.prefetched:
             return 0.0
         now, look_at = time.monotonic(), self._poller.look_at
@@ -86,7 +86,7 @@ class Prefetcher:
         return self._capacity.room(queue, self._ahead.requested)
 
     def _claim(self, queue: ServedQueue, now: float) -> bool:
-        """Fetch from a queue whose turn it is, now or ahead; whether jobs came at once."""
+        """Fetch from a queue, now or ahead. Returns whether jobs were claimed now."""
         room = self._room(queue)
         if self._fetches_ahead(queue, room, now):
             return False
@@ -125,7 +125,7 @@ class Prefetcher:
     # --------------------------------------------------------------------------------------------------- fetching ahead
 
     def _fetches_ahead(self, queue: ServedQueue, room: int, now: float) -> bool:
-        """Fetch many at once where the last fetch gave all that was asked for: else it would gain nothing."""
+        """Fetch ahead if the last fetch returned as many jobs as requested: otherwise it would gain nothing."""
         if self._options.max_jobs or queue.by_group or queue.name not in self._poller.bookmarks:
             return False
         if room < self._batch_size // 2 or now < self._not_ahead_before:
@@ -139,7 +139,7 @@ class Prefetcher:
         return True
 
     def settle(self) -> None:
-        """Wait for the fetch under way, so that all claims are known; its jobs begin with the next turn."""
+        """Wait for the running fetch, so that all claims are known. Its jobs begin in the next iteration."""
         requested = self._ahead.requested
         if not requested:
             return
@@ -157,29 +157,29 @@ class Prefetcher:
         jobs = self._claims.prefetched
         if not jobs:
             return False
-        if now - self._ahead_at > LATE_SECONDS:  # perhaps they waited while a suspect ran alone
+        if now - self._ahead_at > LATE_SECONDS:  # they may have waited while a suspect ran alone
             jobs = self._claims.renew(jobs)
-        self._claims.prefetched = []  # only now: while the database is away they wait here
+        self._claims.prefetched = []  # only now, so that they stay here if the database is away
         self._fetch_more_ahead(now)
         self._begin(jobs)
         return True
 
     def _fetch_more_ahead(self, now: float) -> None:
-        """Before the batch that came is begun, so that the server has something to do meanwhile."""
+        """Request the next batch before this batch begins, so that the server works meanwhile."""
         queue = self._ahead_of
-        if queue is None or queue.name not in self._poller.queues:  # it was deleted meanwhile
+        if queue is None or queue.name not in self._poller.queues:  # the queue was deleted meanwhile
             return
         if self._poller.is_first(queue) and self._poller.look_at[queue.name] <= now:
             self._fetches_ahead(queue, self._room(queue), now)
 
     def verify_prefetched(self) -> None:
-        """After a lost connection: renew the claims of what was fetched ahead before it begins."""
+        """After a lost connection: renew the claims of jobs that were fetched ahead before they begin."""
         self._ahead_at = float("-inf")
 
-    # ------------------------------------------------------------------------------------------------------ giving back
+    # --------------------------------------------------------------------------------------------------- returning jobs
 
     def give_back(self, jobs: Iterable[Job], why: str) -> None:
-        """Return these jobs, and all that is claimed and not held, to the queue without using up a retry."""
+        """Return these jobs to the queue, and all that are claimed and not held, without using up a retry."""
         for job in jobs:
             self._claims.jobs.pop(job.id, None)
         self.settle()

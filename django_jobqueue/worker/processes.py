@@ -18,16 +18,16 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill what a child's handlers started in its process group; a process with a session of its own survives.
+    """Kill the processes that the handlers of a child started in its process group, not those in sessions of their own.
 
-    In a terminal, where children lead no groups, there is none of that number.
+    In a terminal children lead no process groups, and nothing is killed.
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def die_with_parent(parent: int, exit_code: int) -> None:
-    """Where the system can (Linux): be killed when the parent dies, even while a handler hangs."""
+    """On Linux: let this process be killed when its parent dies, even while a handler hangs."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""The progress of ``--drain``, on a terminal."""
+"""The progress bar of ``runjobs --drain``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
         jobs = Job.objects.using(options.using).eligible()
         try:
             return jobs.filter(queue__in=options.queues).count() if options.queues else jobs.count()
-        except DatabaseError:  # then it is not known how much there is
+        except DatabaseError:  # the bar then shows no total
             return 0
 
     def show(self, children: Iterable[tuple[int, int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""``--reload``: start the worker anew when the code changes, as ``runserver`` does."""
+"""``--reload``: restart the worker when the code changes, as ``runserver`` does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("django_jobqueue.worker")
 
 
 def run_with_reload() -> int:
-    """Run the same command without ``--reload`` in a process of its own, and replace that when a file changed."""
+    """Run the same command without ``--reload`` in another process, and restart that process when a file changed."""
     changed = threading.Event()
     stop = threading.Event()
     reloader = autoreload.StatReloader()
@@ -34,7 +34,7 @@ def run_with_reload() -> int:
         signal.signal(number, lambda *_: stop.set())
     while not stop.is_set():
         changed.clear()
-        # In a group of its own, because Ctrl-C reaches all of a group, and the worker is told by us.
+        # In its own process group: Ctrl-C reaches all processes of a group, and the worker is stopped below.
         worker = subprocess.Popen([*autoreload.get_child_arguments(), "--no-reload"], process_group=0)
         while worker.poll() is None and not changed.is_set() and not stop.is_set():
             changed.wait(0.2)

@@ -1,4 +1,4 @@
-"""Recording how jobs ended: many in one statement where possible, and handing their lanes over."""
+"""Recording how attempts ended, many in one statement where possible, and handing their lanes over."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ..models import Job
 from ..policies import LANED, ORDERED
 from ..signals import job_finished
 from ..states import DEAD, JobState
-from .claims import HeldClaims, LockedResult
+from .claims import HeldClaims, LockedOutcome
 from .executor import Executor
-from .outcomes import Completed, Ending, Failed, Late, Recorded, Result, Snoozed, Stopped, Untouched
+from .outcomes import Completed, Ending, Failed, Late, NotBegun, Recorded, Result, Snoozed, Stopped
 from .pace import HandlerPace
 from .sessions import DATABASE_ERRORS
 
 logger = logging.getLogger("django_jobqueue.worker")
 
-LOCK_SECONDS = 0.05  # how long a result waits for another transaction that has locked its job
-_PLAIN = Failed("")[1:]  # a failure that says nothing about its retry
+LOCK_SECONDS = 0.05  # how long to wait for another transaction that has locked the job of a result
+_PLAIN = Failed("")[1:]  # the fields of a failure that leave its retry to the job
 
 
 def record_ending(job: Job, ending: Ending, using: str) -> services.Failure | None:
-    """Record how one attempt ended; raises what the verb for that ending raises."""
+    """Record how an attempt ended. Raises what the verb for that ending raises."""
     if isinstance(ending, Completed):
         services.complete(job, ending.output, using=using)
     elif isinstance(ending, Failed):
@@ -79,9 +79,9 @@ def _aftermath(job: Job, failure: services.Failure) -> str:
 class Recorder:
     """Records the results of a child's executor.
 
-    ``begin`` gets the jobs that are handed over, ``begin_late`` those whose claims must be verified before they begin,
-    and ``notify_groups`` the results that were recorded. ``needs_whole`` says whether jobs of a queue are handed over
-    with all their columns, ``restarted_since`` whether the server was started or replaced since a moment.
+    ``begin`` is called with jobs that are handed over, ``begin_late`` with jobs whose claims must be verified first,
+    and ``notify_groups`` with results that were recorded. ``needs_whole`` says whether jobs of a queue are handed over
+    with all their columns, ``restarted_since`` whether the server was started or replaced since then.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Recorder:
         self._settings, self._tags, self._using = settings, tags, claims.identity.using
         self._begin, self._begin_late, self._notify_groups = begin, begin_late, notify_groups
         self._needs_whole, self._restarted_since = needs_whole, restarted_since
-        self._oldest_at: float | None = None  # when the oldest result came that is not recorded
+        self._oldest_at: float | None = None  # when the oldest result came that is not yet recorded
         self._failures: dict[UUID, services.Failure] = {}  # for the signal
 
     def write_progress(self) -> None:
@@ -112,13 +112,13 @@ class Recorder:
             report_progress(list(reports.values()), using=self._using)
 
     def record_due(self, now: float) -> bool:
-        """Record what has ended, together with what ends in the next moment; whether anything was recorded."""
+        """Record results, together with those of the next moment. Returns whether any was recorded."""
         results = self._executor.results
         if not results:
             return False
         most = self._most_at_once(results[0][0].policy)
         enough = min(len(self._claims.jobs), self._settings.BATCH_SIZE, most)
-        if len(results) < enough and not self._executor.ready.empty():  # else handlers have nothing to begin
+        if len(results) < enough and not self._executor.ready.empty():  # otherwise threads are idle: do not wait
             self._oldest_at = self._oldest_at or now
             if now - self._oldest_at < self._settings.FINISH_SECONDS:
                 return False
@@ -132,7 +132,7 @@ class Recorder:
             self.record([results.popleft() for _ in range(len(results))])
 
     def _most_at_once(self, policy: str) -> int:
-        """How many results to record together: of lanes what one transaction may, so that others run meanwhile."""
+        """How many results to record together; with lanes not more than a transaction may lock."""
         most = self._settings.BATCH_SIZE
         return min(most, MOST_KEYS) if policy in LANED else 2 * most
 
@@ -146,7 +146,7 @@ class Recorder:
             claims.unconfirmed.update(job.id for job, _, _ in batch)
             self._executor.results.extendleft(
                 result for result in reversed(batch) if result[0].id in claims.jobs
-            )  # what was recorded before the connection broke is answered as lost, and harmless
+            )  # results that were recorded before the connection broke are refused as lost claims, which is harmless
             raise
 
     def _record_batch(self, batch: list[Result]) -> None:
@@ -154,7 +154,7 @@ class Recorder:
         failed: list[tuple[Job, object]] = []
         others: list[Result] = []
         late: list[Job] = []
-        self.write_progress()  # the last reports, too
+        self.write_progress()  # also the last reports of these jobs
         for job, ending, seconds in batch:
             if type(ending) is Completed:
                 completed.append((job, ending.output))
@@ -197,22 +197,24 @@ class Recorder:
                     self._put_aside(job, ending(value))
                 else:
                     release(job)
-        lost = set(finished.lost)
-        claims.log_lost([job for job, _ in [*completed, *failed] if job.id in lost])
-        errors = {job.id: (job, error) for job, error in failed}
-        for failure in finished.failed:
-            self._log_failed(*errors[failure.id], failure)
+        if finished.lost:
+            lost = set(finished.lost)
+            claims.log_lost([job for job, _ in [*completed, *failed] if job.id in lost])
+        if finished.failed:
+            errors = {job.id: (job, error) for job, error in failed}
+            for failure in finished.failed:
+                self._log_failed(*errors[failure.id], failure)
         if finished.next:
             self._begin(finished.next)
 
     def _record_one(self, job: Job, ending: Ending, seconds: float) -> None:
-        """Record one of the rarer endings by its own verb."""
+        """Record one of the rare endings by its own verb."""
         if isinstance(ending, Failed) and ending.disconnected_at is not None:
             if self._restarted_since(ending.disconnected_at - seconds):
                 ending = Snoozed("The database server was restarted or replaced while it ran.", 0.0)
             else:
                 ending = ending._replace(disconnected_at=None)
-        if isinstance(ending, Recorded | Untouched):
+        if isinstance(ending, Recorded | NotBegun):
             if ending == Recorded(lost=True):
                 self._claims.log_lost([job])
             self._claims.release(job)
@@ -233,12 +235,12 @@ class Recorder:
                 self._claims.log_lost([job])
         except (ClaimLost, JobNotFound):
             self._claims.log_lost([job])
-        except JobQueueError as error:  # the ending makes no sense, but the job must have one
+        except JobQueueError as error:  # the ending is invalid, but the job must end
             services.fail(job, error, using=self._using)
         return True
 
     def _resume_late(self, jobs: list[Job]) -> None:
-        """Begin jobs that waited too long for their claims to be trusted; those of a group are given back with it."""
+        """Verify and begin jobs that waited too long. Jobs of a group are returned to the queue together with it."""
         for job in jobs:
             if job.came_by_group:
                 self._record_one(job, Snoozed("it was begun too late", 0.0), 0.0)
@@ -247,13 +249,13 @@ class Recorder:
     # ------------------------------------------------------------------------- jobs that other transactions have locked
 
     def _put_aside(self, job: Job, ending: Ending) -> None:
-        """Record this result later, so that the others need not wait for the transaction that has locked its job."""
+        """Record this result later, so that other results do not wait for the transaction that has locked its job."""
         before = self._claims.locked.get(job.id)
         pause = 0.05 if before is None else min(2 * before.pause, 1.0)
-        self._claims.locked[job.id] = LockedResult(job, ending, pause, time.monotonic() + pause)
+        self._claims.locked[job.id] = LockedOutcome(job, ending, pause, time.monotonic() + pause)
 
     def retry_locked(self, now: float) -> None:
-        """Try results again that were put aside long enough."""
+        """Try to record results again that were put aside."""
         if self._claims.locked:
             for job, ending, _, retry_at in list(self._claims.locked.values()):
                 if now >= retry_at:
@@ -294,7 +296,7 @@ class Recorder:
         held, locked = claims.jobs, claims.locked
         for job, ending, seconds in batch:
             kind = type(ending)
-            if kind is Untouched or kind is Late or (locked and held.get(job.id) is job):
+            if kind is NotBegun or kind is Late or (locked and held.get(job.id) is job):
                 continue
             if kind is Failed:
                 failed += 1

@@ -1,4 +1,4 @@
-"""How a worker's own connections behave: none may wait for ever, and none may leave locks behind for hours."""
+"""Limits for the worker's own connections: none waits for ever, and none leaves locks behind for hours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db.backends.signals import connection_created
 
 from ..conf import get_settings
 
-# For TCP: a peer that vanished without a word is noticed within seconds, not hours.
+# For TCP: a server that vanished is noticed within seconds, not hours.
 _OPTIONS = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -22,13 +22,13 @@ _OPTIONS = {
 }
 _limits = threading.local()
 
-STATEMENT_SECONDS = 30.0  # of a child's own statements, at most
+STATEMENT_SECONDS = 30.0  # the longest time for a statement of a child
 
-DATABASE_ERRORS = (DatabaseError, InterfaceError)  # what a worker survives: it tries again
+DATABASE_ERRORS = (DatabaseError, InterfaceError)  # a worker survives these: it tries again
 
 
 def prepare(using: str) -> None:
-    """Before the first connection of a worker's process: handlers' connections get this too."""
+    """Set the options of all connections of a worker's process, those of handlers too; called before the first one."""
     options = connections.settings[using].setdefault("OPTIONS", {})
     for name, value in _OPTIONS.items():
         options.setdefault(name, value)
@@ -37,19 +37,19 @@ def prepare(using: str) -> None:
 
 
 def limit(*, statement: float, lock: float = 0.0) -> None:
-    """From now on, connections of this thread end statements after that many seconds, and idle transactions too."""
+    """Let new connections of this thread end statements, lock waits and idle transactions after that many seconds."""
     _limits.parameters = {
         "statement_timeout": f"{int(statement * 1000)}ms",
         "lock_timeout": f"{int(lock * 1000)}ms",
-        # Our loops never idle inside a transaction: one that does belongs to a process that is cut off, and its locks
-        # must be gone before others take its jobs.
+        # The loops of a worker are never idle inside a transaction. A transaction that is idle belongs to a process
+        # without a connection, and its locks must be gone before other workers recover its jobs.
         "idle_in_transaction_session_timeout": f"{int(min(statement, get_settings().WORKER_FENCE_SECONDS) * 1000)}ms",
     }
 
 
 @contextmanager
 def limited(using: str) -> Iterator[None]:
-    """The same limits inside this block where sessions cannot be configured: behind a pooler, in one transaction."""
+    """Behind a pooler, where sessions cannot be configured: apply the limits to the transaction of this block."""
     parameters = getattr(_limits, "parameters", None)
     if not parameters or not get_settings().POOLER:
         yield

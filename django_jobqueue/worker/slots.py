@@ -1,4 +1,4 @@
-"""What the handlers of a child run, in memory that its supervisor reads even when the child hangs or is dead."""
+"""Shared memory in which a child writes which jobs run; its supervisor reads it even if the child hangs or has died."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _EMPTY = bytes(_SLOT.size)
 
 
 class RunningSlot(NamedTuple):
-    """An attempt inside a handler, and its deadline by the clock that all processes of a machine share."""
+    """An attempt inside a handler, and its deadline by the monotonic clock, which all processes of a machine share."""
 
     attempt: workers.Running
     deadline: float
 
 
 class Slots:
-    """One slot per handler that can run at once, and a few numbers. Written by the child, read by its supervisor.
+    """One slot for each handler that can run at once, and a few numbers. Written by the child, read by its supervisor.
 
-    Writes take no lock: a slot has one writer, and a reader that acts on it reads twice.
+    Writes take no lock: each slot has a single writer, and a reader compares two reads before it acts.
     """
 
     def __init__(self, count: int) -> None:
@@ -35,7 +35,7 @@ class Slots:
         self._memory = mmap.mmap(-1, _HEAD.size + count * _SLOT.size)
 
     def reset(self) -> None:
-        """Clear what the child before has written."""
+        """Clear the memory for the next child."""
         self._memory[:] = bytes(len(self._memory))
 
     def enter(self, slot: int, id: bytes, number: int, deadline: float) -> None:
@@ -53,7 +53,7 @@ class Slots:
                 running.append(RunningSlot(workers.Running(UUID(bytes=id), number), deadline))
         return running
 
-    # When the housekeeper last renewed the row of this child; 0 before its row exists.
+    # When the housekeeping process last sent the heartbeat of this child; 0 before its row exists.
 
     @property
     def renewed_at(self) -> float:
@@ -64,10 +64,10 @@ class Slots:
         _TIME.pack_into(self._memory, _RENEWED, moment)
 
     def seconds_since_renewal(self) -> float:
-        """How long ago the housekeeper renewed the row of this child."""
+        """How long ago the housekeeping process sent the heartbeat of this child."""
         return time.monotonic() - self.renewed_at
 
-    # When its loop last came round: nothing else shows that a process waits for an answer that never comes.
+    # When the loop of the process last began an iteration. A process that waits for ever for an answer shows only here.
 
     @property
     def turned_at(self) -> float:
@@ -77,7 +77,7 @@ class Slots:
     def turned_at(self, moment: float) -> None:
         _TIME.pack_into(self._memory, _TURNED, moment)
 
-    # The exit code with which it leaves by itself: a handler may leave with any.
+    # The exit code that the child chose. A handler may end the process with the same code, but does not write it here.
 
     @property
     def exit_code(self) -> int:

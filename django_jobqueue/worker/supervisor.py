@@ -1,7 +1,7 @@
-"""The process a person starts: forks children and a housekeeper, watches them, and replaces those that end.
+"""The supervisor: forks children and the housekeeping process, watches them, and replaces those that end.
 
-It has no threads, because it forks, and no connection to the database, so that nothing can make it wait: it must end
-its children in time when the database is out of reach, and it must always answer a signal.
+It has no threads, because it forks, and no connection to the database, so that it never waits: it must end its children
+in time when the database cannot be reached, and it must always react to signals.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .slots import Slots
 logger = logging.getLogger("django_jobqueue.worker")
 
 DUMP_SECONDS = 0.1
-HOUSEKEEPER_SECONDS = 1.0  # one that dies at once is not replaced more often than that
+HOUSEKEEPER_SECONDS = 1.0  # a housekeeping process that dies at once is replaced at most this often
 
 
 class Supervisor:
@@ -62,8 +62,8 @@ class Supervisor:
         self.options, self.settings = options, get_settings()
         self._pid = os.getpid()
         count = options.concurrency + self.settings.ASYNC_CONCURRENCY
-        self._slots = [Slots(count) for _ in range(options.processes)]  # shared with the housekeeper too: so made first
-        self._housekeeping = Slots(0)  # when the housekeeper's loop last came round
+        self._slots = [Slots(count) for _ in range(options.processes)]  # first: all processes share them
+        self._housekeeping = Slots(0)  # when the loop of the housekeeping process last began an iteration
         self._children: dict[int, ChildProcess] = {}
         self._housekeeper_pid = 0
         self._pipe: Connection | None = None
@@ -71,16 +71,16 @@ class Supervisor:
         self._start_at = [0.0] * options.processes
         self._quick_deaths = [0] * options.processes
         self._asked_to_dump = False
-        self._asked_to_stop = 0  # how often, by signals or the database
-        self._stops = 0  # how often we told the children
+        self._asked_to_stop = 0  # how often, by signals or by an operator
+        self._stops = 0  # how often the children were told to stop
         self._stop_by = float("inf")
         self._leaving = False
         self._wakeup_r, self._wakeup_w = os.pipe()
         self._progress = Progress(options) if options.drain else None
         self._health = health.open_port(options.health_port) if options.health_port else None
-        self._housekeeper_at = 0.0  # when it may be started
-        # Each process leads a process group, so that what its handlers started can be ended with it. Not in a terminal:
-        # only one group may read from the keyboard, and a handler with a breakpoint() must be in that group.
+        self._housekeeper_at = 0.0  # when the housekeeping process may be started
+        # Each process leads a process group, so that the processes its handlers started can be killed with it. Not in a
+        # terminal: only one group may read from the keyboard, and a handler with a breakpoint() must be in that group.
         self._has_groups = not os.isatty(0)
 
     # ------------------------------------------------------------------------------------------------- the loop
@@ -127,7 +127,7 @@ class Supervisor:
         os.set_blocking(self._wakeup_r, False)
         signal.set_wakeup_fd(self._wakeup_w, warn_on_full_buffer=False)
         gc.collect()
-        gc.freeze()  # what is there now is shared with the children, and stays so
+        gc.freeze()  # so that the children go on sharing the memory that is in use now
 
     def _is_needed(self) -> bool:
         if self._children:
@@ -172,7 +172,7 @@ class Supervisor:
         self._asked_to_dump = True
 
     def _dump_if_asked(self) -> None:
-        """The stacks of all processes, one after the other, because each writes in small pieces."""
+        """Dump the stacks of all processes, one after the other, because each writes in small pieces."""
         if self._asked_to_dump:
             self._asked_to_dump = False
             faulthandler.dump_traceback(all_threads=True)
@@ -181,7 +181,7 @@ class Supervisor:
                 time.sleep(DUMP_SECONDS)
 
     def _order_to_stop(self, child: ChildProcess) -> None:
-        """The second time at once; also a child that was started meanwhile."""
+        """Tell a child to stop; the second time, at once."""
         child.orders = self._stops
         child.send(ChildOrder.STOP if self._stops == 1 else ChildOrder.STOP_NOW)
 
@@ -212,12 +212,12 @@ class Supervisor:
         return list(self.options.queues) or sorted(handlers.served(handlers.all_handlers()))
 
     def _fork(self, work: Callable[[], int], *, outlives: bool = False) -> int:
-        """Start a process that does this work, and ends with us unless it ``outlives`` us for a moment."""
+        """Start a process that does this work. It is killed when the supervisor dies, unless it ``outlives`` it."""
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid:
-            self._lead_group(pid)  # both sides do, because either may be the first to rely on it
+            self._lead_group(pid)  # both processes do, because either may be the first that relies on it
             return pid
         code = 1
         try:
@@ -250,7 +250,7 @@ class Supervisor:
 
     def _lead_group(self, pid: int) -> None:
         if self._has_groups:
-            with suppress(OSError):  # it has done so itself, or is gone
+            with suppress(OSError):  # it has done so already, or has ended
                 os.setpgid(pid, pid)
 
     def _be_child(self, identity: WorkerIdentity, slots: Slots, control_r: int, control_w: int) -> int:
@@ -289,7 +289,7 @@ class Supervisor:
     def _child_ended(self, child: ChildProcess, status: int) -> None:
         now = time.monotonic()
         del self._children[child.pid]
-        kill_group(child.pid)  # before others are given its jobs
+        kill_group(child.pid)  # before other workers can claim its jobs
         os.close(child.control)
         ended = child.ended(os.waitstatus_to_exitcode(status), now)
         self._unrecovered[child.incarnation] = ended
@@ -300,7 +300,7 @@ class Supervisor:
         self._start_at[child.number] = float("inf") if drained else now + pause
 
     def _look_after_children(self) -> None:
-        """Kill those that hang, that have lost contact with the database, or that did not leave in time."""
+        """Kill processes that hang, that have lost contact with the database, or that did not exit in time."""
         now = time.monotonic()
         if self._housekeeper_pid and now - self._housekeeping.turned_at > 2 * self.settings.WORKER_FENCE_SECONDS:
             logger.warning(
@@ -355,7 +355,7 @@ class Supervisor:
         return run_housekeeper(self.options, theirs, self._slots, self._housekeeping, self._health, self._pid)
 
     def _instruct(self, instruction: Instruction) -> None:
-        with suppress(OSError):  # the housekeeper may have died; its successor is told again
+        with suppress(OSError):  # the housekeeping process may have died; its successor gets all instructions again
             if self._pipe is not None:
                 self._pipe.send(instruction)
 
@@ -378,10 +378,10 @@ class Supervisor:
             case ChildLost(incarnation):
                 for child in self._children.values():
                     if child.incarnation == incarnation and not child.killed_because:
-                        self._kill(child, "was given up by the others, because it was silent")
+                        self._kill(child, "was treated as lost by other workers, because its heartbeat was too old")
 
     def _dismiss_housekeeper(self) -> None:
-        """It recovers the last jobs and leaves; if the database is away, other workers recover what is left."""
+        """Let it recover the last jobs and exit. If the database is away, other workers recover them."""
         self._leaving = True
         self._instruct(Finish())
         leave_by = time.monotonic() + 6

@@ -1,4 +1,4 @@
-"""Comparing the claims a child holds with those the database knows."""
+"""Comparing the claims that a child holds with those in the database."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from .executor import Executor
 
 
 class Verification:
-    """Stops the handlers of jobs that were cancelled or whose claims were lost, and gives back unknown claims."""
+    """Stops handlers of cancelled jobs and of lost claims, and returns jobs that the child does not hold."""
 
     def __init__(self, claims: HeldClaims, executor: Executor, stop_seconds: float) -> None:
         self._claims, self._executor, self._stop_seconds = claims, executor, stop_seconds
-        self.abandoned: list[Job] = []  # those of lost claims whose handlers still run
-        self.stop_by: float | None = None  # when handlers of lost claims must have ended, while it waits for them
+        self.abandoned: list[Job] = []  # jobs of lost claims whose handlers still run
+        self.stop_by: float | None = None  # while it waits for handlers of lost claims: when they must have ended
 
     def is_overdue(self, now: float) -> bool:
         """Whether handlers of lost claims did not stop in time."""
         return self.stop_by is not None and now > self.stop_by
 
     def compare(self, now: float, *, reconnected: bool = False) -> int:
-        """Compare once; returns how many jobs were given back. All that is claimed must be known, so settle first.
+        """Compare once, and return how many jobs were returned to the queue.
 
-        Handlers are stopped before jobs are given back: a job that is given back before a lost handler has ended could
-        run beside its successor, which was handed over by a claim that this server lacks.
+        No fetch may be under way, because all claims must be known. Handlers of lost claims are stopped before jobs are
+        returned: the server may lack a claim that handed a lane over, and the job of the lost claim and the next job of
+        its lane would run at the same time.
         """
         identity = self._claims.identity
         known = claims_of(identity.name, identity.incarnation, using=identity.using)

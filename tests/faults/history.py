@@ -117,7 +117,7 @@ def _nothing_is_lost(jobs: Mapping[UUID, Job], by_job: Mapping[UUID, list[Run]])
     for id, job in jobs.items():
         assert job.state in FINAL, f"{id} ({job.singleton_key}) is {job.state}: it did not end"
         if job.state != JobState.COMPLETED:
-            assert job.state in DEAD, f"{id} is {job.state}, and nobody asked for that"
+            assert job.state in DEAD, f"{id} is {job.state}, which no test asked for"
             continue
         accepted = [run for run in by_job[id] if run.attempt == job.attempt]
         assert len(accepted) == 1, f"{id} was completed by attempt {job.attempt}, which ran {len(accepted)} times"

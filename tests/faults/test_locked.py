@@ -63,7 +63,7 @@ def test_a_locked_next_row_delays_its_lane_until_it_is_unlocked_and_no_other(sta
     worker = start("--concurrency", "2")  # F78 F79 G20
     job, following = send(name, {"gate": "go"}, queue=LANES), send(name, queue=LANES)
     runs(history, job)
-    until(lambda: reread(following).hold == "lane", "what waits behind it is held")
+    until(lambda: reread(following).hold == "lane", "the job behind it is held")
 
     with psycopg.connect(database_dsn()) as other:
         other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [following.pk])

@@ -82,7 +82,7 @@ def test_a_handler_that_cannot_be_stopped_loses_its_process(start, history, gate
 
 
 def test_a_worker_whose_handler_holds_the_lock_is_not_given_up(start, history):  # F8
-    """Its keeper beats, so nobody else takes the job before its time is used up."""
+    """Its housekeeping process sends heartbeats, so no other worker claims the job before its time is used up."""
     start()
     start()
     job = send("hold-gil", expire_in_seconds=6, retry_limit=0)

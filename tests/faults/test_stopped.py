@@ -166,7 +166,7 @@ def test_a_worker_can_be_stopped_from_elsewhere(start, history, gates):  # R389
     assert worker.ended() == 0
     assert reread(job).attempt == 1
     assert other.process.poll() is None
-    assert services.stop_worker("nobody") == 0
+    assert services.stop_worker("unknown") == 0
 
 
 def test_quit_dumps_the_stacks_of_all_processes_and_nothing_ends(start, history, gates):  # issue: QUIT

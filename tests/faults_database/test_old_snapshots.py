@@ -81,7 +81,7 @@ def test_a_worker_finds_its_database_replaced_by_an_older_dump(lab: Laboratory):
     lab.cluster.sql("UPDATE jobqueue_job SET state = 'created', attempt = 0, assignee = '', incarnation = NULL")
 
     until(lambda: worker.rows() == 1, "it is registered anew", 10)
-    until(lambda: any("given up" in line.text for line in worker.lines()), "its handlers are ended", 10)
+    until(lambda: any("treated as lost" in line.text for line in worker.lines()), "its handlers are ended", 10)
     assert worker.is_running()
 
 

@@ -53,5 +53,5 @@ with JobQueueKit() as kit, kit.mode("real"):
     kit.wait_for(fails.send(order_id=7), JobState.FAILED)
     kit.wait_for(snoozes.send(), JobState.RETRY)
     kit.wait_for(fails_later.send(), JobState.FAILED)
-    kit.wait_for(services.send("sentry", name="tests.nobody"), JobState.FAILED)
+    kit.wait_for(services.send("sentry", name="tests.missing"), JobState.FAILED)
 names["sentry_sdk"].flush(10)

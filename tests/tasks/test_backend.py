@@ -368,7 +368,7 @@ def test_a_task_is_found_by_its_path_in_an_installed_app(forgotten, settings):
 @pytest.mark.parametrize(
     "path",
     (
-        "tests.tasks.app.tasks.no_task",  # a function that nobody declared
+        "tests.tasks.app.tasks.no_task",  # a function that is not declared as a task
         "tests.tasks.app.tasks.Refused",
         "tests.tasks.app.tasks.missing",
         "tests.tasks.app.nowhere.add",

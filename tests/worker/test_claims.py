@@ -136,7 +136,7 @@ def test_a_job_that_waits_long_to_run_alone_goes_back_uncharged(suspects, queue,
     (one, two), runs, held = suspects
     run(queue.name, concurrency=2)
 
-    until(lambda: reread(two).state == "retry", "the second one went back")
+    until(lambda: reread(two).state == "retry", "the second one has returned to the queue")
 
     assert (reread(two).retry_count, reread(two).crashes, runs) == (0, 2, [1])
     held.set()

@@ -148,7 +148,7 @@ def test_a_plain_handler_sees_that_it_is_cancelled(queue, run, gate):  # B12
     @job(queue=queue.name, takes_context=True)
     def patient(context: JobContext) -> None:
         gate.reached.set()
-        until(lambda: context.cancelled, "somebody cancels")
+        until(lambda: context.cancelled, "it is cancelled")
         raise CancelJob("as you wish")
 
     run(queue.name)

@@ -20,7 +20,7 @@ from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
 from django_jobqueue.worker import work
 from django_jobqueue.worker.executor import Executor
-from django_jobqueue.worker.outcomes import Recorded, Untouched
+from django_jobqueue.worker.outcomes import NotBegun, Recorded
 from django_jobqueue.worker.slots import Slots
 from tests.waiting import PATIENCE, until
 
@@ -197,7 +197,7 @@ def test_a_group_goes_on_at_once_when_a_job_ended(queue, run, gate):  # R033
 
 @pytest.fixture
 def executor(transactional_db: None) -> Iterator[Executor]:
-    """The threads of a worker without its loop, which would give back what waits behind a slow job."""
+    """The threads of a worker without its loop, which would return jobs that wait behind a slow one."""
     made = Executor(1, Slots(1), threading.Event(), "default")
     made.start()
     yield made
@@ -232,7 +232,7 @@ def test_jobs_behind_an_atomic_one_that_lost_its_claim_are_not_begun(queue, exec
     until(lambda: len(executor.results) == 3, "all three have ended")
     assert began == [0]
     assert [(one, ending) for one, ending, _ in executor.results] == [
-        (jobs[0], Recorded(lost=True)), (jobs[1], Untouched()), (jobs[2], Untouched())
+        (jobs[0], Recorded(lost=True)), (jobs[1], NotBegun()), (jobs[2], NotBegun())
     ]  # fmt: skip
     services.finish_many([(one, None) for one in again])
     assert set(Job.objects.values_list("state", "assignee")) == {(JobState.COMPLETED, "other")}
@@ -242,7 +242,7 @@ def test_a_job_that_names_no_handler_keeps_its_group_waiting(queue, run):  # R06
     @job(queue=queue.name)
     def handle() -> None: ...
 
-    bad = sent(queue, name="nobody", group_key="A")
+    bad = sent(queue, name="missing", group_key="A")
     behind = sent(queue, name=handle.name, group_key="A")
     other = sent(queue, name=handle.name, group_key="B")
     run(queue.name, grouping="fill")

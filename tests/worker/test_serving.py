@@ -216,7 +216,7 @@ def test_many_async_handlers_run_at_once(queue, run):
 
 
 def test_no_more_async_handlers_run_at_once_than_there_are_places(queue, run):
-    """After quick ones, the worker claims far ahead; nobody is forgotten."""
+    """After quick ones, the worker claims far ahead; no job is forgotten."""
     inside = most = 0
 
     @job(queue=queue.name)
@@ -250,7 +250,7 @@ def test_slow_plain_jobs_beside_async_ones_are_not_claimed_and_returned_for_ever
     jobs = [one for one in (slow.send() for _ in range(30)) if one is not None]
     assert gate.reached.wait(10)
     began = time.monotonic()
-    until(lambda: time.monotonic() - began > 3.5, "three looks at what waits")
+    until(lambda: time.monotonic() - began > 3.5, "three checks of the waiting jobs")
     gate.opened.set()
 
     assert max(ends(one).attempt for one in jobs) <= 2
