@@ -27,7 +27,7 @@ project_copyright = author
 release = version = VERSION[1]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "model_columns"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 

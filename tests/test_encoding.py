@@ -51,7 +51,7 @@ def refused(data, **limits):
 
 
 @given(good)
-def test_encoded_data_decodes_to_the_same(data):
+def test_encoded_data_decodes_to_the_same(data):  # F53
     assert decode(encode(data, **LIMITS)) == data
 
 
@@ -61,7 +61,7 @@ def test_encoded_data_decodes_to_the_same(data):
 @example([1e300, 1e16, 1e23, -0.0, 5e-324, 2.0, 1.7976931348623157e308])
 @example([2**53 + 1, -(2**63), 2**64, 10**4299, 0.1 + 0.2])
 @example({"": "", "\\u0000": "\\u0000", "😀": "\u202eRTL\u202c", "a\nb": '"\\/\b\f\x7f\x01'})
-def test_postgresql_accepts_what_encode_accepts_and_gives_it_back(data):
+def test_postgresql_accepts_what_encode_accepts_and_gives_it_back(data):  # F53
     kept = stored(encode(data, **LIMITS))
 
     assert same(as_jsonb_keeps_it(data), kept)
@@ -79,7 +79,7 @@ def test_data_is_either_refused_before_sql_or_accepted_by_postgresql(data):
 
 
 @pytest.mark.django_db
-def test_jsonb_makes_an_int_of_a_large_float_and_loses_the_sign_of_zero():
+def test_jsonb_makes_an_int_of_a_large_float_and_loses_the_sign_of_zero():  # F53
     assert stored(encode(1e300, **LIMITS)) == 10**300
     assert math.copysign(1, stored(encode(-0.0, **LIMITS))) == 1
 
@@ -151,7 +151,7 @@ def test_kinds_of_json_types_are_encoded_as_what_they_are(data, text):
         ((1, [object()]), "data[1][0]", "a value of type object is not JSON"),
     ),
 )
-def test_a_refusal_names_the_path_and_the_problem(data, path, problem):
+def test_a_refusal_names_the_path_and_the_problem(data, path, problem):  # F49 F50
     error = refused(data)
 
     assert (error.path, error.problem) == (path, problem)
@@ -191,7 +191,7 @@ class Order:
     ),
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_not_json_is_refused_with_a_hint(value, hint):
+def test_what_is_not_json_is_refused_with_a_hint(value, hint):  # F50
     error = refused({"user": value})
 
     assert error.path == "data.user"

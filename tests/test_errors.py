@@ -80,7 +80,7 @@ def public_errors() -> dict[str, type[JobQueueError]]:
     }
 
 
-def test_every_error_is_ours_and_has_a_code_that_never_changes():
+def test_every_error_is_ours_and_has_a_code_that_never_changes():  # G16
     assert {kind: kind.code for kind in public_errors().values()} == CODES
     assert all(issubclass(kind, JobQueueError) for kind in CODES)
     assert len(set(CODES.values())) == len(CODES)
@@ -96,7 +96,7 @@ def test_every_error_says_in_one_sentence_what_it_is(name):
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_every_error_has_a_cause_and_a_hint(example):
+def test_every_error_has_a_cause_and_a_hint(example):  # G16
     error = EXAMPLES[example]()
 
     assert error.message.rstrip("?").endswith((".", "'work'"))

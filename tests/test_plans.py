@@ -121,7 +121,7 @@ def _analyze() -> None:
         cursor.execute("ANALYZE jobqueue_job")
 
 
-def test_a_fetch_reads_along_the_fetchable_jobs(filled):  # R318 R350
+def test_a_fetch_reads_along_the_fetchable_jobs(filled):  # R318 R350 F60
     with explained() as plans:
         assert len(services.fetch("plain", 100)) == 100
 
@@ -171,7 +171,7 @@ def test_a_fetch_by_tags_looks_into_the_index_of_tags(filled):  # R236
     assert not plans.sequential
 
 
-def test_an_ordered_fetch_probes_each_key_by_its_own_indexes(filled):  # R009
+def test_an_ordered_fetch_probes_each_key_by_its_own_indexes(filled):  # R009 F60
     with explained() as plans:
         assert len(services.fetch("ordered", 50)) == 50
 

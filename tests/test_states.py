@@ -195,7 +195,7 @@ def test_what_blocks_a_lane_depends_on_the_policy():
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", list(JobState))
 @pytest.mark.parametrize("verb", list(VERBS))
-def test_every_verb_moves_what_it_may_and_nothing_else(fifo_queue, verb, state):  # R267 R312 I4 I5 I6
+def test_every_verb_moves_what_it_may_and_nothing_else(fifo_queue, verb, state):  # R267 R312 I4 I5 I6 F56
     job = JobFactory(queue=fifo_queue, state=state)
 
     try:

@@ -43,7 +43,7 @@ def test_the_shop_and_its_admin_work_and_keep_their_data(browser, folder):
         exported = answer.value.json()["id"]
         page.wait_for_function("document.getElementById('says').textContent.startsWith('completed')")
         page.reload()
-        page.wait_for_selector("td:has-text('customer-ben')")  # the sample data has somebody for whom to decide
+        page.wait_for_selector("td:has-text('customer-ben')")  # the sample data has a blocked key
         page.goto(f"{said['shop']}admin/jobqueue/job/{exported}/change/")
         assert "export_orders" in page.content()
         page.close()

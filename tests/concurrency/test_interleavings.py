@@ -262,7 +262,7 @@ def test_a_completion_waits_for_a_cancel_and_still_counts(any_queue, other: Sess
     assert row_of(job)["output"] == {"n": 1}
 
 
-def test_a_completion_waits_for_a_forced_cancel_and_is_refused(any_queue, other: Session, third: Session):  # I7
+def test_a_completion_waits_for_a_forced_cancel_and_is_refused(any_queue, other: Session, third: Session):  # I7 F61
     sent(any_queue)
     [job] = fetched(any_queue)
     other.begin()
@@ -276,7 +276,7 @@ def test_a_completion_waits_for_a_forced_cancel_and_is_refused(any_queue, other:
     assert row_of(job)["output"] is None
 
 
-def test_a_cancel_waits_for_a_completion_and_reaches_nobody(any_queue, other: Session, third: Session):  # B12
+def test_a_cancel_waits_for_a_completion_and_reaches_nobody(any_queue, other: Session, third: Session):  # B12 F61
     sent(any_queue)
     [job] = fetched(any_queue)
     other.begin()

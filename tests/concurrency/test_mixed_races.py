@@ -39,7 +39,7 @@ def test_a_queue_that_skips_what_is_exhausted_breaks_no_law(fifo_queue, laborato
 
 
 @pytest.mark.parametrize("isolation", ("REPEATABLE READ", "SERIALIZABLE"))
-def test_strict_callers_break_no_law(fifo_queue, laboratory, isolation):  # R002 I1 I2
+def test_strict_callers_break_no_law(fifo_queue, laboratory, isolation):  # R002 I1 I2 F27
     laboratory(mixed(fifo_queue, 10, delays=0.1, send_isolation=isolation, finish_isolation=isolation, seed=7))
 
 

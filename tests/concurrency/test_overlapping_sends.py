@@ -139,7 +139,7 @@ def test_many_fetchers_of_one_key_get_one_job(fifo_queue, race):  # R002 R011
     assert [job for claim in claims for job in claim] + fetched(fifo_queue) == jobs[:1]
 
 
-def test_of_fifty_sends_of_one_id_one_is_stored(queue, race):  # G10 B30 I10
+def test_of_fifty_sends_of_one_id_one_is_stored(queue, race):  # G10 B30 I10 F55
     id = uuid4()
 
     outcomes = race(SENDERS, lambda: in_usable_transaction(lambda: services.send(queue.name, {"n": 1}, id=id)))

@@ -130,7 +130,7 @@ def test_a_job_is_given_to_one_of_many_streams(queue, streams):  # R136 R194 R23
     assert set(got.values()) == {1}
 
 
-def test_a_consumer_that_stops_reading_loses_nothing(queue, streams):  # R226 R227 R231
+def test_a_consumer_that_stops_reading_loses_nothing(queue, streams):  # R226 R227 R231 F62
     """Streams are closed at any moment, with jobs delivered, undelivered and just being assigned."""
     jobs = 120
     services.send_many(queue.name, [{} for _ in range(jobs)])

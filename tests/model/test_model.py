@@ -61,13 +61,13 @@ def graces(settings) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.django_db
-def test_verbs_inside_a_transaction_do_what_the_reference_says(policy):  # I1 I3 I4 I5 I6 I7 I8
+def test_verbs_inside_a_transaction_do_what_the_reference_says(policy):  # I1 I3 I4 I5 I6 I7 I8 G17
     try_sequences(policy, InOneTransaction)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.django_db(transaction=True)
-def test_verbs_on_their_own_do_what_the_reference_says(policy):  # I1 I3 I4 I5 I6 I7 I8
+def test_verbs_on_their_own_do_what_the_reference_says(policy):  # I1 I3 I4 I5 I6 I7 I8 G17
     try_sequences(policy, InOwnTransactions)
 
 

@@ -72,7 +72,7 @@ def strace(out: Path) -> list[str] | str:
     return command
 
 
-def test_every_file_and_folder_of_a_run_is_synced_before_the_first_delete(spark, lake, tmp_path):
+def test_every_file_and_folder_of_a_run_is_synced_before_the_first_delete(spark, lake, tmp_path):  # F91
     """The command is also looked at: its answer alone is on the standard output, how far it is on the other."""
     finished(2)
     finished(2)

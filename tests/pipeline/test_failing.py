@@ -53,7 +53,7 @@ def test_a_lake_that_does_not_exist_is_an_error(name, spark, lake, tmp_path):
     assert (file.code, file.error.split(".")[0]) == (5, f"There is no lake at {tmp_path / 'file'}")
 
 
-def test_a_local_path_is_looked_at_before_spark_starts(transactional_db, tmp_path):
+def test_a_local_path_is_looked_at_before_spark_starts(transactional_db, tmp_path):  # F92
     missing, unusable, other = str(tmp_path / "not" / "there"), "file:///dev/null/lake", str(tmp_path)
     (tmp_path / "orders.csv").touch()
     places = {missing: (*READERS, "archive"), unusable: (*READERS, "archive"), other: READERS}

@@ -99,7 +99,7 @@ def test_a_verb_in_the_wrong_state_names_both_and_changes_nothing(queue, verb, s
 
 @pytest.mark.parametrize("state", sorted(set(S) - BLOCKING - {S.CREATED}))
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_rules_are_the_same_on_an_ordered_queue(fifo_queue, verb, state):  # R267 R312
+def test_the_rules_are_the_same_on_an_ordered_queue(fifo_queue, verb, state):  # R267 R312 F56
     call, becomes, _ = VERBS[verb]
     job = job_in(state, fifo_queue, singleton_key="k")
 

@@ -65,7 +65,7 @@ def test_a_send_wakes_nobody_before_its_transaction_is_committed(queue, heard): 
     assert heard() == [queue.name]
 
 
-def test_a_send_that_was_rolled_back_wakes_nobody(queue, heard):  # R190 R191
+def test_a_send_that_was_rolled_back_wakes_nobody(queue, heard):  # R190 R191 F28
     with rolled_back():
         sent(queue)
 
