@@ -311,7 +311,7 @@ def test_waiting_jobs_without_a_handler_are_counted_by_queue_and_name(queue):  #
     assert found == {"gone": (2, Level.WARNING), "later": (1, Level.WARNING)}
     handlers.unregister(there)
     ours = {one.facts["handler"]: one.level for one in find("no_handler")}
-    assert ours[""] == Level.NOTICE, "a loop of somebody's own may fetch what names no handler"
+    assert ours[""] == Level.NOTICE, "a project's own loop may fetch jobs without a handler"
 
     @handlers.job(queue=queue.name, name="there", aliases=["gone", "later"])
     def renamed() -> None: ...

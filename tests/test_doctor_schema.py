@@ -67,14 +67,14 @@ def other_session() -> Iterator[psycopg.Connection]:
 
 
 def cancelled_build(sql: str, table: str) -> None:
-    """Begin to build an index, and cancel it while it waits for somebody's transaction."""
+    """Begin to build an index, and cancel it while it waits for another transaction."""
     with other_session() as writer, other_session() as builder, ThreadPoolExecutor(1) as pool:
         writer.execute("BEGIN")
         writer.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
         building = pool.submit(builder.execute, sql)
         pid = builder.info.backend_pid
         until(lambda: bool(rows("SELECT cardinality(pg_blocking_pids(%s))", [pid])[0][0]))
-        assert not found("leftover_index", "invalid_index"), "what is being built is nobody's leftover"
+        assert not found("leftover_index", "invalid_index"), "an index that is being built is no leftover"
         rows("SELECT pg_cancel_backend(%s)", [pid])
         with pytest.raises(psycopg.errors.QueryCanceled):
             building.result(10)
@@ -189,7 +189,7 @@ def test_an_invalid_leftover_of_a_cancelled_build_is_dropped(as_it_was, queue):
     assert found() == []
 
 
-def test_an_invalid_index_of_ours_is_built_again(as_it_was):
+def test_an_invalid_index_of_ours_is_built_again(as_it_was):  # F36
     (declared,) = [index for index in declared_indexes("default") if index.name == "jobqueue_worker_live"]
     execute("DROP INDEX jobqueue_worker_live")
     cancelled_build(declared.create(), "jobqueue_worker")
@@ -303,7 +303,7 @@ def test_a_queue_that_lost_its_part_is_found_with_the_command_that_makes_it(tran
 
 
 @pytest.mark.django_db
-def test_a_sequence_near_its_end_is_found_and_the_command_sets_it_back(queue):
+def test_a_sequence_near_its_end_is_found_and_the_command_sets_it_back(queue):  # F37
     services.send(queue.name)
     before = rows("SELECT last_value FROM jobqueue_job_seq")[0][0]
     rows("SELECT setval('jobqueue_job_seq', 9223372036854775000)")
