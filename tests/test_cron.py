@@ -177,7 +177,7 @@ def test_it_does_not_matter_from_which_moment_one_looks(zone, line):  # G9
 
 def terms(low: int, high: int) -> st.SearchStrategy[str]:
     number = st.integers(low, high)
-    # A span of one with a step is left out: cronsim takes 5-5/2 for 5/2, Debian for 5, and it does not occur in practice.
+    # A span of one with a step is left out: cronsim takes 5-5/2 for 5/2, Debian for 5, and it is not used in practice.
     span = (
         st.tuples(number, number)
         .filter(lambda pair: pair[0] != pair[1])

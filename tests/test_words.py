@@ -73,7 +73,9 @@ def unclear(text: str) -> Iterator[tuple[int, str, str]]:
 
 @pytest.mark.parametrize("name", [name for name in tracked() if name not in LISTS_WORDS])
 def test_texts_are_plain_english(name):
-    places = [f"{name}:{line}: {words!r}: write {instead}" for line, words, instead in unclear((ROOT / name).read_text())]
+    places = [
+        f"{name}:{line}: {words!r}: write {instead}" for line, words, instead in unclear((ROOT / name).read_text())
+    ]
     assert not places, "\n" + "\n".join(places)
 
 
