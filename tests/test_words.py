@@ -105,6 +105,9 @@ def test_an_unclear_text_would_be_found(text):
 MAY_BE_NAMED: dict[str, str] = {
     "expressions.py: HasSessionLock": "session locks of PostgreSQL",
     "partitions.py": "partitions of PostgreSQL's tables",
+    "tasks/results.py": "TaskResult is a class of Django's own tasks API",
+    "worker/messages.py": "the messages between the processes of a worker, not jobs",
+    "worker/results.py": "how an attempt ended: an output, an error or a decision of the handler",
 }
 
 
