@@ -1,4 +1,4 @@
-"""The operator's screens in Django's admin, one module each. They look, and they call verbs; they never write."""
+"""The pages of django_jobqueue in Django's admin, one module per model. They change jobs and queues only by verbs."""
 
 from .blocked_keys import BlockedKeyAdmin
 from .failures import FailureAdmin

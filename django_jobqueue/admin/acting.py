@@ -1,4 +1,4 @@
-"""What an operator does: the verbs by name, the page that says what will happen, and the operation that does it."""
+"""Actions of operators: the verbs, the page that asks for confirmation, and the operation that runs them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .base import JobQueueAdmin
 from .selections import from_query
 from .wording import last_line, many
 
-MOST_NAMED = 1_000  # jobs ticked by hand
-FINISH_SECONDS = 10.0  # for those; the operation's own page does the rest
+MOST_NAMED = 1_000  # jobs that are selected by their checkbox
+FINISH_SECONDS = 10.0  # spent on these in the request; the page of the operation does the rest
 
 
 @dataclass(frozen=True)
-class Act:
-    """A verb as an operator meets it."""
+class JobAction:
+    """A verb as an action of the admin."""
 
     verb: str
     label: Any
@@ -53,37 +53,37 @@ class Act:
         return VERBS[self.verb].needs_reason
 
 
-ACTS = {
+ACTIONS = {
     act.verb: act
     for act in (
-        Act(
+        JobAction(
             "retry",
             _("Retry"),
             _("Retry jobs"),
-            _("Each failed job gets one more attempt, at once, before all others of its key."),
+            _("Each failed job gets one more attempt at once, before all other jobs of its key."),
             "jobqueue.retry_job",
         ),
-        Act(
+        JobAction(
             "skip",
             _("Skip"),
             _("Skip jobs"),
-            _("Each job ends without another attempt, with your reason; its key goes on with the next job."),
+            _("Each job ends without another attempt. Your reason is kept with it; the next job of its key can run."),
             "jobqueue.skip_job",
             is_grave=True,
         ),
-        Act(
+        JobAction(
             "cancel",
             _("Cancel"),
             _("Cancel jobs"),
-            _("Jobs that wait end at once; those that run are asked to stop."),
+            _("Waiting jobs end at once; running jobs are asked to stop."),
             "jobqueue.cancel_job",
             is_grave=True,
         ),
-        Act(
+        JobAction(
             "delete",
             _("Delete"),
             _("Delete jobs"),
-            _("Finished jobs are removed for good, with their data and history; a key that one blocks goes on."),
+            _("Finished jobs are deleted with their data and history. Keys that they block are released."),
             "jobqueue.delete_job",
             is_grave=True,
         ),
@@ -92,7 +92,7 @@ ACTS = {
 
 
 class ReasonForm(forms.Form):
-    """Why: kept with the operation, and with each job that is skipped."""
+    """The reason, which is kept with the operation and with each skipped job."""
 
     reason = forms.CharField(
         label=_("Reason"), max_length=1_000, required=False, widget=forms.TextInput(attrs={"class": "vTextField"})
@@ -106,38 +106,38 @@ class ReasonForm(forms.Form):
 
 
 class ActingAdmin(JobQueueAdmin):
-    """A list whose rows are jobs, and things to do to the selected ones, or to all that the filters find."""
+    """A list of jobs with actions for the selected jobs, or for all jobs that match the filters."""
 
     acts: Iterable[str] = ()
-    search_field = "search"  # the field of the selection that the box for searching fills
-    always: Mapping[str, Any] = MappingProxyType({})  # fields that every selection of this list has
+    search_field = "search"  # the field of the selection for the text in the search box
+    always: Mapping[str, Any] = MappingProxyType({})  # fields of every selection of this list
 
     def selection(self, request: HttpRequest) -> Selection:
-        """The jobs that the filters of this address mean. Raises ``InvalidOption``."""
+        """The selection of the filters in the URL. Raises ``InvalidOption``."""
         return from_query(request.GET, self.look_ups, search=self.search_field, **self.always)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """All of them: what is searched for is part of the selection."""
+        """Return all rows, because the search is part of the selection."""
         return queryset, False
 
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
     ) -> HttpResponse | None:
-        """Refuse, rather than ignore, what this user may not do and what is no selection."""
-        wanted = {name for name in request.POST.getlist("action") if name}
-        if wanted & (set(map(str, self.actions or ())) - set(self.get_actions(request))):
+        """Refuse actions without permission and ids that are not valid. Django would ignore them."""
+        requested = {name for name in request.POST.getlist("action") if name}
+        if requested & (set(map(str, self.actions or ())) - set(self.get_actions(request))):
             raise PermissionDenied
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if len(chosen) > MOST_NAMED:
-            raise SuspiciousOperation("More jobs were named than a page shows.")
+            raise SuspiciousOperation("More jobs were selected than a page shows.")
         for id in chosen:
             _as_uuid(id)
         return super().response_action(request, queryset, *args, **kwargs)
 
-    def act_on_many(self, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
-        """First what will happen, then, confirmed, the operation."""
+    def act_on_many(self, request: HttpRequest, queryset: QuerySet[Any], act: JobAction) -> HttpResponse:
+        """Show what will happen; once that is confirmed, begin the operation."""
         if not request.user.has_perm(act.permission):
             raise PermissionDenied
         across = request.POST.get("select_across") == "1"
@@ -151,7 +151,7 @@ class ActingAdmin(JobQueueAdmin):
                 if not across:
                     services.advance_operation(operation, seconds=FINISH_SECONDS)
                 return HttpResponseRedirect(operation_url(operation))
-        snapshot = services.current_snapshot()  # before anything is read that the page shows
+        snapshot = services.current_snapshot()  # before the jobs on the page are read
         context = {
             **self.admin_site.each_context(request),
             "title": act.title,
@@ -169,8 +169,8 @@ class ActingAdmin(JobQueueAdmin):
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
 
-    def begun(self, request: HttpRequest, act: Act, reason: str, **chosen: Any) -> Operation | None:
-        """The operation over what the confirmation showed; ``None``, and a message, if what it showed is not known."""
+    def begun(self, request: HttpRequest, act: JobAction, reason: str, **chosen: Any) -> Operation | None:
+        """Begin the operation on the jobs that were confirmed; ``None`` and a message if the snapshot is not valid."""
         try:
             return services.begin_operation(
                 act.verb,
@@ -182,23 +182,23 @@ class ActingAdmin(JobQueueAdmin):
         except InvalidOption as error:
             if error.option != "snapshot":
                 raise
-            self.message_user(request, _("Nothing was changed: %s Confirm again.") % error, messages.ERROR)
+            self.message_user(request, _("Nothing was changed: %s Please confirm again.") % error, messages.ERROR)
             return None
 
-    def preview_all(self, request: HttpRequest, act: Act, snapshot: str) -> dict[str, Any]:
+    def preview_all(self, request: HttpRequest, act: JobAction, snapshot: str) -> dict[str, Any]:
         shown = replace(self.selection(request), snapshot=snapshot)
         counted = count(shown_jobs(act.verb, shown, job_database()))
         number = many(counted.number)
         return {"number": number, "is_some": counted.among is not None, "among": counted.among}
 
-    def preview(self, queryset: QuerySet[Any], act: Act) -> dict[str, Any]:
-        """Each selected job, and what the verb would do to it now."""
+    def preview(self, queryset: QuerySet[Any], act: JobAction) -> dict[str, Any]:
+        """Each selected job, and whether the verb would change it now."""
         jobs = queryset.defer("data", "output", "attempts").order_by("seq")
         lines = [{"job": job, "error": last_line(job.error), "taken": job.state in act.takes} for job in jobs]
         return {"lines": lines, "number": sum(1 for line in lines if line["taken"])}
 
-    def act_on_one(self, request: HttpRequest, job: Job, act: Act, reason: str) -> bool:
-        """Do it to one job, and say how it went; whether it moved."""
+    def act_on_one(self, request: HttpRequest, job: Job, act: JobAction, reason: str) -> bool:
+        """Apply the action to one job and show a message; returns whether the job changed."""
         operation = self.begun(request, act, reason, ids=[job.pk])
         if operation is None:
             return False
@@ -206,7 +206,7 @@ class ActingAdmin(JobQueueAdmin):
         if operation.moved:
             self.message_user(request, _("Done: %s.") % act.label, messages.SUCCESS)
             return True
-        why = operation.details.get("refused", {}).get(str(job.pk), _("it is gone"))
+        why = operation.details.get("refused", {}).get(str(job.pk), _("it no longer exists"))
         self.message_user(request, _("Nothing was changed: %s.") % why, messages.ERROR)
         return False
 
@@ -219,4 +219,4 @@ def _as_uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError as error:
-        raise SuspiciousOperation("That is not the id of a job.") from error
+        raise SuspiciousOperation("This is not the id of a job.") from error

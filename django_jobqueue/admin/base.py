@@ -1,4 +1,4 @@
-"""What every screen shares: only verbs write, only declared look-ups filter, nothing is inline."""
+"""The base of all pages: only verbs write, only declared lookups filter, and no script or style is inline."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ EDIT_DATA = "jobqueue.edit_job_data"
 
 
 class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generic to type checkers only
-    """A screen that shows; what can be done there is an action with a permission of its own."""
+    """A read-only page, on which each action has a permission of its own."""
 
     show_full_result_count = False  # no count of all rows
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
-    look_ups: Iterable[str] = ()  # the parameters that may filter
+    look_ups: Iterable[str] = ()  # the URL parameters that are allowed as filters
 
     class Media:
         css = {"all": ["jobqueue/admin.css"]}
         js = ["jobqueue/admin.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """In the database that verbs use, also where reads are routed elsewhere."""
+        """Rows of the database that verbs use, even if reads are routed to another one."""
         return super().get_queryset(request).using(job_database())
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Under the name of what it lists; Django's "Select … to change" is not what it is for."""
+        """The list, titled with the plural name of the model instead of Django's "Select … to change"."""
         title = str(self.opts.verbose_name_plural).capitalize()
         return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """What a filter declares, and nothing else: ``?data__password__startswith=`` would tell secrets by and by."""
+        """Allow only declared filters: ``?data__password__startswith=`` would disclose secrets letter by letter."""
         return lookup in set(self.look_ups)
 
     def elsewhere(self, request: HttpRequest, name: str, *args: Any) -> HttpResponse:
-        """To the page that shows it, for whom may see this one."""
+        """Redirect to another page, if the user may see this one."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         return HttpResponseRedirect(reverse(f"admin:jobqueue_{name}", args=args))
@@ -67,7 +67,7 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
         return request.user.has_perm("jobqueue.cancel_job")
 
     def has_erase_permission(self, request: HttpRequest) -> bool:
-        """Django's own ``delete`` permission; under another name, because Django's delete pages are not ours."""
+        """Django's ``delete`` permission under another name, because Django's own delete pages are not used."""
         return request.user.has_perm("jobqueue.delete_job")
 
 
@@ -76,5 +76,5 @@ def may_see_data(request: HttpRequest) -> bool:
 
 
 def may_edit_data(request: HttpRequest) -> bool:
-    """Who edits data sees it, and retries the job with it."""
+    """Editing data also requires the permissions to see data and to retry jobs."""
     return all(map(request.user.has_perm, (EDIT_DATA, SEE_DATA, "jobqueue.retry_job")))

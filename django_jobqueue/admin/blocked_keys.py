@@ -1,4 +1,4 @@
-"""Blocked keys: what is stuck, since when, why, and how many wait behind it; retry, or skip with a reason."""
+"""Blocked keys: the blocking job, since when, its error, and how many jobs wait; retry it, or skip it with a reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..services.inspect.jobs import job_database
 from ..services.inspect.lanes import Behind, behind
 from ..services.inspect.lists import by_index, count
 from . import wording
-from .acting import ACTS, Act, ActingAdmin
+from .acting import ACTIONS, ActingAdmin, JobAction
 from .changelist import SelectionChangeList
 from .filters import FingerprintFilter, QueueFilter
 
@@ -42,7 +42,7 @@ class OrderedQueueFilter(QueueFilter):
 
 
 class BlockedChangeList(SelectionChangeList):
-    """Longest blocked first. Each queue's are read along their own index and merged, because no index has them all."""
+    """Longest blocked first. The keys are read queue by queue along an index and merged: no index has all of them."""
 
     counted: Count
 
@@ -61,8 +61,8 @@ class BlockedChangeList(SelectionChangeList):
         self.page_num = min(max(self.page_num, 1), self.paginator.num_pages)
         self.multi_page = self.result_count > self.list_per_page
         ids = by_index(partial(self._page, (self.page_num - 1) * self.list_per_page), using=self.queryset.db)
-        found = {row.pk: row for row in self.root_queryset.filter(pk__in=ids)}
-        self.result_list = with_behind(found[id] for id in ids if id in found)
+        by_id = {row.pk: row for row in self.root_queryset.filter(pk__in=ids)}
+        self.result_list = with_behind(by_id[id] for id in ids if id in by_id)
 
     def _page(self, offset: int) -> list[UUID]:
         ordered = Queue.objects.using(self.queryset.db).filter(policy=ORDERED)
@@ -87,12 +87,12 @@ class BlockedChangeList(SelectionChangeList):
 
 
 def with_behind(rows: Iterable[BlockedKey]) -> list[BlockedKey]:
-    """Each row knows who waits behind it."""
-    found = list(rows)
-    waiting = behind([(row.queue_id, row.singleton_key) for row in found], using=job_database())
-    for row in found:
+    """The rows, each with the jobs that wait behind it as ``behind``."""
+    keys = list(rows)
+    waiting = behind([(row.queue_id, row.singleton_key) for row in keys], using=job_database())
+    for row in keys:
         row.behind = waiting[row.queue_id, row.singleton_key]  # type: ignore[attr-defined]
-    return found
+    return keys
 
 
 @admin.register(BlockedKey)
@@ -112,17 +112,17 @@ class BlockedKeyAdmin(ActingAdmin):
         return BlockedChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """All jobs; that they block a key is said by the selection."""
+        """All jobs; the selection limits them to those that block a key."""
         return BlockedKeyQuerySet(BlockedKey, using=job_database()).defer("data", "output", "attempts")
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """A blocked key is a job: who sees jobs sees it."""
+        """A blocked key is a job, so the permission to view jobs is enough."""
         return request.user.has_perm("jobqueue.view_job") or super().has_view_permission(request, obj)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """The page of the job that blocks."""
+        """Redirect to the page of the blocking job."""
         return self.elsewhere(request, "job_change", object_id)
 
     # ------------------------------------------------------------------------------------------------------ columns
@@ -147,37 +147,37 @@ class BlockedKeyAdmin(ActingAdmin):
 
     @admin.display(description=_("waiting"))
     def waiting(self, row: BlockedKey) -> str | SafeString:
-        """How many, and since when the oldest does."""
-        found = _behind(row)
-        if not found.number:
+        """How many jobs wait, and since when the oldest does."""
+        jobs = _behind(row)
+        if not jobs.number:
             return "0"
         query = urlencode({"queue": row.queue_id, "key": row.singleton_key, "state": "waiting"})
         return format_html(
             '<a href="{}?{}">{}</a> <span class="jq-quiet">{} {}</span>',
             reverse("admin:jobqueue_job_changelist"),
             query,
-            wording.many(found.number),
+            wording.many(jobs.number),
             _t("oldest"),
-            wording.time_tag(found.oldest_at, ago=True),
+            wording.time_tag(jobs.oldest_at, ago=True),
         )
 
     @admin.display(description=_("runs next"))
     def next_shown(self, row: BlockedKey) -> str | SafeString:
         after = _behind(row).next
-        return job_link(after.id, after.seq) if after else _t("nothing waits")
+        return job_link(after.id, after.seq) if after else _t("no job waits")
 
     # ------------------------------------------------------------------------------------------------------ actions
 
     @admin.action(description=_("Retry the blocking jobs"), permissions=["retry"])
     def retry_keys(self, request: HttpRequest, queryset: QuerySet[BlockedKey]) -> HttpResponse:
-        return self.act_on_many(request, queryset, ACTS["retry"])
+        return self.act_on_many(request, queryset, ACTIONS["retry"])
 
     @admin.action(description=_("Skip the blocking jobs with a reason"), permissions=["skip"])
     def skip_keys(self, request: HttpRequest, queryset: QuerySet[BlockedKey]) -> HttpResponse:
-        return self.act_on_many(request, queryset, ACTS["skip"])
+        return self.act_on_many(request, queryset, ACTIONS["skip"])
 
-    def preview(self, queryset: QuerySet[Any], act: Act) -> dict[str, Any]:
-        """Also what happens to those behind."""
+    def preview(self, queryset: QuerySet[Any], act: JobAction) -> dict[str, Any]:
+        """Each blocking job, and which job of its key would run next."""
         rows = with_behind(queryset.defer("data", "output", "attempts").order_by("finalized_at", "seq"))
         lines = [
             {"job": row, "error": wording.last_line(row.error), "taken": True, "then": _then(row, act)} for row in rows
@@ -185,10 +185,10 @@ class BlockedKeyAdmin(ActingAdmin):
         return {"lines": lines, "number": len(lines)}
 
 
-def _then(row: BlockedKey, act: Act) -> str:
+def _then(row: BlockedKey, act: JobAction) -> str:
     waiting = _behind(row)
     if waiting.next is None:
-        return _t("nothing waits behind it")
+        return _t("no job waits behind it")
     facts = {"next": f"#{waiting.next.seq}", "number": wording.many(waiting.number)}
     if act.verb == "skip":
         return _t("then #%(next)s runs; %(number)s waiting") % {**facts, "next": waiting.next.seq}
@@ -196,8 +196,8 @@ def _then(row: BlockedKey, act: Act) -> str:
 
 
 def _behind(row: BlockedKey) -> Behind:
-    found: Behind = row.behind  # type: ignore[attr-defined]
-    return found
+    waiting: Behind = row.behind  # type: ignore[attr-defined]
+    return waiting
 
 
 def job_link(id: UUID, seq: int) -> SafeString:

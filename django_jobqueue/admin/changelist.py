@@ -1,4 +1,4 @@
-"""A list of a million jobs: newest first, with links to older and newer ones, and counts that know when to stop."""
+"""Lists of any number of jobs: newest first, with links to older and newer jobs, and counts that stop at a limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OLDER, NEWER = "older", "newer"
 
 
 class SelectionChangeList(ChangeList):
-    """Shows the jobs of the selection that the address means; an action on all of them is recorded with it."""
+    """Shows the jobs of the selection in the URL. An action on all of them is recorded with that selection."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         queryset: Any = super().get_queryset(request, *args, **kwargs)
@@ -33,7 +33,7 @@ class SelectionChangeList(ChangeList):
 
 
 class JobChangeList(SelectionChangeList):
-    """Pages by the number of the send: ``?older=N`` are those before N, ``?newer=N`` those after it."""
+    """Pages by sequence number: ``?older=N`` shows jobs before N, ``?newer=N`` jobs after N."""
 
     counted: Count
 
@@ -46,10 +46,10 @@ class JobChangeList(SelectionChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         self.piece = look(self.queryset, self.list_per_page + 1, before=self.older, after=self.newer)
-        found = self.piece.jobs[: self.list_per_page]
-        self.result_list = found if self.newer is None else found[::-1]
+        jobs = self.piece.jobs[: self.list_per_page]
+        self.result_list = jobs if self.newer is None else jobs[::-1]
         self.counted = self._count()
-        # What Django's templates ask for.
+        # Django's templates read these attributes.
         self.result_count = max(self.counted.number, len(self.result_list))
         self.full_result_count = self.result_count
         self.show_full_result_count = False
@@ -58,7 +58,7 @@ class JobChangeList(SelectionChangeList):
         self.paginator = Paginator(self.result_list, self.list_per_page)
 
     def _count(self) -> Count:
-        """What the first page looked through already is not looked through again."""
+        """Count the jobs; if the first page has read all of them, they are not read again."""
         first = self.older is None and self.newer is None
         if not first or len(self.piece.jobs) > self.list_per_page:
             return count(self.queryset)
@@ -66,7 +66,7 @@ class JobChangeList(SelectionChangeList):
 
     @property
     def has_more_to_select(self) -> bool:
-        """Whether "select all" means more than this page."""
+        """Whether "Select all" selects more than this page."""
         return bool(self.older_link or self.newer_link)
 
     @property
@@ -96,7 +96,7 @@ class JobChangeList(SelectionChangeList):
 
     @property
     def stopped_after(self) -> int | None:
-        """How many numbers were looked through when that was enough for one page."""
+        """How many sequence numbers were searched, if the search stopped before the page was full."""
         short = len(self.piece.jobs) <= self.list_per_page
         return self.piece.looked if self.piece.more and short and self.piece.looked else None
 
@@ -112,7 +112,7 @@ class JobChangeList(SelectionChangeList):
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
-    """Pages of the first ``MANY`` rows of a list that an index has in its order; the rest is not counted."""
+    """Pages of the first ``MANY`` rows of a list that is read along an index; further rows are not counted."""
 
     @cached_property
     def count(self) -> int:
@@ -120,14 +120,14 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
 
 
 def _number(text: str | None) -> int | None:
-    """A place in the list; what cannot be one means the beginning."""
+    """A sequence number; ``None``, which is the beginning, if the text is not a number."""
     if text is None or not text.isascii() or not text.isdigit():
         return None
     return min(int(text[:19]), 2**63 - 1)
 
 
 def _without_place(request: HttpRequest) -> HttpRequest:
-    """The place is no filter: links to other filters begin at the beginning."""
+    """The request without ``older`` and ``newer``, so that links to other filters start at the first page."""
     bare = copy.copy(request)
     kept = QueryDict(mutable=True)
     for name, values in request.GET.lists():

@@ -1,4 +1,4 @@
-"""Charts drawn on the server as SVG, from what is kept per queue and minute; each has a table with the same numbers."""
+"""SVG charts of the statistics per queue and minute; each has a table with the same numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Period:
     label: object
     span: timedelta
     step: timedelta
-    clock: str  # how times on its axis are written
+    clock: str  # the format of times on the axis
 
 
 PERIODS = {
@@ -55,32 +55,32 @@ class Step:
     blocked: int | None = None
     waited: Sequence[int] = ()
     ran: Sequence[int] = ()
-    minutes: float = 1.0  # that it has lasted
+    minutes: float = 1.0  # its length so far
 
 
 def steps_of(period: Period, queues: Sequence[str], *, using: str, now: datetime | None = None) -> list[Step]:
-    """Every step of the period until what is counted, also those in which nothing happened."""
+    """Every step of the period up to the last counted minute, including empty steps."""
     now = min(now or timezone.now(), _counted_until(using))
     since = _floor(now - period.span, period.step)
-    found: dict[datetime, Step] = {}
+    steps: dict[datetime, Step] = {}
     number = int((now - since) / period.step) + 1
     for place in range(number):
         at = since + place * period.step
-        if at + MINUTE <= now:  # of the minute that is just running nothing is known yet
-            found[at] = Step(at, minutes=min(period.step, now - at) / MINUTE)
+        if at + MINUTE <= now:  # the current minute is not counted yet
+            steps[at] = Step(at, minutes=min(period.step, now - at) / MINUTE)
     for sums in minutes.sums(queues, since=since, step=period.step, using=using):
-        if sums.at in found:
-            step = found[sums.at]
+        if sums.at in steps:
+            step = steps[sums.at]
             step.sent, step.completed, step.failed, step.retried = sums.sent, sums.completed, sums.failed, sums.retried
             step.waiting, step.blocked = sums.waiting, sums.blocked
     for times in minutes.times(queues, since=since, step=period.step, using=using):
-        if times.at in found:
-            found[times.at].waited, found[times.at].ran = times.waited, times.ran
-    return list(found.values())
+        if times.at in steps:
+            steps[times.at].waited, steps[times.at].ran = times.waited, times.ran
+    return list(steps.values())
 
 
 def _counted_until(using: str) -> datetime:
-    """Until when maintenance has counted; if it never has, or not for long, the charts are empty until now."""
+    """Until when maintenance has counted; now, if it never has or is late."""
     counted = Maintenance.objects.using(using).values_list("counted_until", flat=True).first()
     now = timezone.now()
     return counted if counted is not None and now - counted < LATE else now
@@ -97,7 +97,7 @@ def _floor(moment: datetime, step: timedelta) -> datetime:
 @dataclass(frozen=True)
 class Series:
     name: object
-    kind: str  # how it is drawn: a class of the style sheet
+    kind: str  # a class of the style sheet
     values: list[float | None]
 
 
@@ -111,11 +111,11 @@ class Chart:
 
     @property
     def top(self) -> float:
-        return nice(max((value or 0.0 for one in self.series for value in one.values), default=0.0))
+        return nice(max((value or 0.0 for series in self.series for value in series.values), default=0.0))
 
     @property
     def svg(self) -> SafeString:
-        """Axes with three lines and four times, and a line for each series; gaps where nothing is known."""
+        """Axes with three lines and four times, and a line for each series, with gaps where values are missing."""
         top = self.top
         lines = format_html_join(
             "",
@@ -140,7 +140,7 @@ class Chart:
         paths = format_html_join(
             "",
             '<path class="jq-line jq-{}" d="{}"></path>',
-            ((one.kind, self._path(one.values)) for one in self.series),
+            ((series.kind, self._path(series.values)) for series in self.series),
         )
         return format_html(
             '<svg class="jq-chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}</svg>',
@@ -154,8 +154,8 @@ class Chart:
 
     @property
     def summary(self) -> str:
-        """The latest value of each series that is known."""
-        return ", ".join(f"{one.name} {self.latest(one)}" for one in self.series)
+        """The latest known value of each series."""
+        return ", ".join(f"{series.name} {self.latest(series)}" for series in self.series)
 
     def latest(self, series: Series) -> str:
         known = [value for value in series.values if value is not None]
@@ -163,11 +163,11 @@ class Chart:
 
     @property
     def table(self) -> list[tuple[str, list[str]]]:
-        """For screen readers, and for reading numbers."""
+        """The numbers of the chart, for screen readers too."""
         return [
             (
                 self._time(at),
-                ["–" if (value := one.values[place]) is None else self.text(value) for one in self.series],  # noqa: RUF001
+                ["–" if (value := series.values[place]) is None else self.text(value) for series in self.series],  # noqa: RUF001
             )
             for place, at in enumerate(self.times)
         ]
@@ -186,7 +186,7 @@ class Chart:
                 continue
             parts.append(f"{'L' if draws else 'M'}{self._x(place):.1f} {self._y(value, top)}")
             if not draws:
-                parts.append("h0.1")  # so that a single point is seen
+                parts.append("h0.1")  # so that a single point is visible
             draws = True
         return " ".join(parts)
 
@@ -195,7 +195,7 @@ class Chart:
 
 
 def nice(value: float) -> float:
-    """A round number not below this one, for the top of an axis."""
+    """A round number that is not less than ``value``, for the top of an axis."""
     if value <= 0:
         return 1.0
     size = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 1.0
@@ -248,14 +248,14 @@ def charts(steps: list[Step], period: Period) -> list[Chart]:
             count_text,
         ),
         Chart(
-            _("Waited before the first attempt"),
+            _("Waiting time before the first attempt"),
             [Series("p50", "sent", share("waited", 0.5)), Series("p95", "waiting", share("waited", 0.95))],
             times,
             period,
             duration,
         ),
         Chart(
-            _("How long attempts took"),
+            _("Duration of attempts"),
             [Series("p50", "sent", share("ran", 0.5)), Series("p95", "waiting", share("ran", 0.95))],
             times,
             period,

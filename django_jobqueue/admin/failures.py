@@ -1,4 +1,4 @@
-"""Failures: what failed in the same place, together; retry one group."""
+"""Failures: failed jobs grouped by the place where they failed; a group can be retried."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .wording import last_line
 @admin.register(FailureGroup)
 class FailureAdmin(JobQueueAdmin):
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """They are jobs: who sees jobs sees them."""
+        """Failures are jobs, so the permission to view jobs is required."""
         return request.user.has_perm("jobqueue.view_job")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

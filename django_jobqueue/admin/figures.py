@@ -1,4 +1,4 @@
-"""What waits, runs, completed and failed in queues: along indexes up to a limit, or from the minutes."""
+"""Counts of waiting, running, completed and failed jobs per queue: along indexes up to a limit, or from statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.utils import timezone
 from ..models import Queue, QueueMinute
 from ..services.inspect import backlog
 
-MOST = 1_000  # of one queue and kind; with more it is "at least"
+MOST = 1_000  # counts of one queue and kind stop here and are shown with a plus sign
 MOST_RUNNING = 10_000
 
 
@@ -34,7 +34,7 @@ class Figures:
 
     @property
     def failure_rate(self) -> str:
-        """The share of what ended in the last hour that failed."""
+        """The share of failed jobs in those that ended in the last hour."""
         ended = self.completed + self.failed
         return f"{self.failed / ended:.1%}" if ended else "0 %"
 
@@ -44,23 +44,23 @@ class Figures:
 
 
 def figures_of(queues: Iterable[str], *, using: str) -> dict[str, Figures]:
-    """The figures of these queues, by four statements."""
+    """The figures of these queues, read by four statements."""
     names = list(queues)
-    found = {name: Figures() for name in names}
+    by_queue = {name: Figures() for name in names}
     for kind in backlog.waiting(names, most=MOST + 1, using=using):
-        one = found[kind.queue]
-        one.waiting += min(kind.number, MOST)
-        one.is_capped |= kind.number > MOST
+        figures = by_queue[kind.queue]
+        figures.waiting += min(kind.number, MOST)
+        figures.is_capped |= kind.number > MOST
     for queue, _, number in backlog.running(most=MOST_RUNNING, using=using):
-        if queue in found:
-            found[queue].running += number
+        if queue in by_queue:
+            by_queue[queue].running += number
     for queue, seconds in backlog.oldest_fetchable(using=using).items():
-        if queue in found:
-            found[queue].oldest_seconds = seconds
+        if queue in by_queue:
+            by_queue[queue].oldest_seconds = seconds
     for queue, sent, completed, failed in _last_hour(names, using):
-        one = found[queue]
-        one.sent, one.completed, one.failed = sent, completed, failed
-    return found
+        figures = by_queue[queue]
+        figures.sent, figures.completed, figures.failed = sent, completed, failed
+    return by_queue
 
 
 def _last_hour(names: Sequence[str], using: str) -> list[tuple[str, int, int, int]]:

@@ -1,6 +1,6 @@
-"""The filters of the job list as they are shown: choices, texts and ranges, plain links and forms without inline code.
+"""The filters of the job list: choices, texts and ranges, as links and forms without inline scripts.
 
-They only show what can be chosen. Which jobs are meant is a ``Selection``, made from the address in ``selections.py``.
+They only display the choices. ``selections.py`` makes the ``Selection`` of jobs from the URL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUPS = {
 
 
 class _Shown:
-    """A filter that does not narrow the list by itself, because the selection does."""
+    """A filter that does not change the queryset, because the selection does."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset
@@ -53,11 +53,11 @@ class QueueFilter(_Shown, admin.SimpleListFilter):
         return [(name, name) for name in names]
 
     def has_output(self) -> bool:
-        return True  # also when there is one queue: so that a link to it can be told from "All"
+        return True  # also with a single queue, so that a link to this queue differs from "All"
 
 
 class FormFilter(_Shown):
-    """A filter with a form of its own, which keeps the others: the hidden fields are in ``choices``."""
+    """A filter with its own form; ``choices`` has the other filters as hidden fields, so that they are kept."""
 
     def expected_parameters(self) -> list[str]:
         raise NotImplementedError
@@ -73,7 +73,7 @@ class FormFilter(_Shown):
 
 
 class TextFilter(FormFilter, admin.SimpleListFilter):  # type: ignore[misc]
-    """Jobs for which it is exactly the text that was typed."""
+    """Jobs whose value is exactly the text."""
 
     template = "admin/jobqueue/text_filter.html"
 
@@ -104,7 +104,7 @@ class FingerprintFilter(TextFilter):
 
 
 class TagFilter(TextFilter):
-    """Several, separated by commas: jobs that carry all of them."""
+    """Jobs that have all of the tags, which are separated by commas."""
 
     title, parameter_name = _("tags"), "tag"
 
@@ -120,7 +120,7 @@ def number_field(label: Any = None) -> forms.FloatField:
 
 
 class _Range(FormFilter):
-    """A range of ``django-admin-rangefilter``, in a template of ours, because theirs has inline scripts and styles."""
+    """A range of ``django-admin-rangefilter`` with our own template, because theirs has inline scripts and styles."""
 
     template = "admin/jobqueue/range_filter.html"
     lookup_kwarg_gte: str
@@ -150,7 +150,7 @@ class NumberRange(_Range, NumericRangeFilter):  # type: ignore[misc]
 
 
 class DurationRange(NumberRange):
-    """How long the latest attempt took, in seconds; registered for a column that it starts from."""
+    """The duration of the latest attempt in seconds. It is registered for ``assigned_at``, where it starts."""
 
     def __init__(
         self, field: Any, request: HttpRequest, params: Any, model: Any, model_admin: Any, field_path: str

@@ -1,4 +1,4 @@
-"""Health: what ``manage.py jobs doctor`` finds, each with its fix."""
+"""Health: the findings of ``manage.py jobs doctor``, each with its fix."""
 
 from __future__ import annotations
 

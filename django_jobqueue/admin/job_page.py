@@ -1,4 +1,4 @@
-"""A job: what became of it, why it is not running, who stands around it, and what can be done."""
+"""The page of a job: its history, why it is not running, the jobs around it in its lane, and its actions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ..redaction import redacted, restored
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lanes import neighbours
 from ..states import RETRIABLE
-from .acting import ACTS, ActingAdmin, ReasonForm
+from .acting import ACTIONS, ActingAdmin, ReasonForm
 from .base import may_edit_data, may_see_data
 from .json_tree import json_tree
-from .timeline import drawn, parsed, stages
+from .timeline import drawn, parsed, spans_of
 from .wording import duration, last_line, ran_for
 
 TIMES = (
@@ -70,7 +70,7 @@ class DataForm(ReasonForm):
         try:
             return json.loads(self.cleaned_data["json"])
         except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(_("This is not JSON: %s") % str(error)[:200]) from error
+            raise forms.ValidationError(_("This is not valid JSON: %s") % str(error)[:200]) from error
 
 
 class JobPage(ActingAdmin):
@@ -89,30 +89,32 @@ class JobPage(ActingAdmin):
             **self._context(request, job),
             "title": f"#{job.seq}",
             "why": self._why(job),
-            "timeline": drawn(found := stages(job)),
-            "stages": found,
+            "timeline": drawn(spans := spans_of(job)),
+            "spans": spans,
             "before": before,
             "after": after,
             "sees_data": sees,
             "data": json_tree(redacted(job.data)) if sees else "",
             "output": json_tree(redacted(job.output)) if sees else "",
-            "attempts": [_attempt(one) for one in reversed(job.attempts)],
+            "attempts": [_attempt(attempt) for attempt in reversed(job.attempts)],
             "took": duration(ran_for(job)),
-            "times": _told(job, TIMES),
-            "options": _told(job, OPTIONS),
-            "acts": [act for act in ACTS.values() if job.state in act.takes and request.user.has_perm(act.permission)],
+            "times": _labelled(job, TIMES),
+            "options": _labelled(job, OPTIONS),
+            "acts": [
+                act for act in ACTIONS.values() if job.state in act.takes and request.user.has_perm(act.permission)
+            ],
             "may_edit": job.state in RETRIABLE and may_edit_data(request),
         }
         return TemplateResponse(request, "admin/jobqueue/job/page.html", context)
 
     def act_view(self, request: HttpRequest, id: UUID, verb: str) -> HttpResponse:
-        """Asks first, by GET; does it, by POST."""
-        act = ACTS.get(verb)
+        """Ask for confirmation on GET, apply the action on POST."""
+        act = ACTIONS.get(verb)
         if act is None:
             raise Http404
         if not self.has_view_permission(request) or not request.user.has_perm(act.permission):
             raise PermissionDenied
-        snapshot = services.current_snapshot()  # before the job is read that the page shows
+        snapshot = services.current_snapshot()  # before the job on the page is read
         job = self.job_or_none(request, id)
         if job is None:
             return self._gone(request, str(id))
@@ -135,7 +137,7 @@ class JobPage(ActingAdmin):
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
 
     def edit_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
-        """Retry a dead job with other data; the change is on record."""
+        """Retry a job that failed for good with other data; the change is recorded."""
         if not self.has_view_permission(request) or not may_edit_data(request):
             raise PermissionDenied
         job = self.job_or_none(request, id)
@@ -171,7 +173,7 @@ class JobPage(ActingAdmin):
         return True
 
     def job_or_none(self, request: HttpRequest, id: str | UUID) -> Job | None:
-        """The job, to whom may see jobs; also when the id is none."""
+        """The job; ``None`` if it does not exist or the id is not valid. Requires the permission to view jobs."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
@@ -190,15 +192,15 @@ class JobPage(ActingAdmin):
         try:
             return services.why(job, find_handler=handlers.discovered())
         except JobNotFound:
-            return _("It was deleted just now.")
+            return _("It was deleted a moment ago.")
 
 
-def _attempt(one: dict[str, Any]) -> dict[str, Any]:
-    begin, end = parsed(one.get("started")), parsed(one.get("ended"))
-    return {**one, "began": begin, "took": duration(end - begin) if begin and end else ""}
+def _attempt(attempt: dict[str, Any]) -> dict[str, Any]:
+    begin, end = parsed(attempt.get("started")), parsed(attempt.get("ended"))
+    return {**attempt, "began": begin, "took": duration(end - begin) if begin and end else ""}
 
 
-def _told(job: Job, columns: tuple[str, ...]) -> list[tuple[str, Any]]:
+def _labelled(job: Job, columns: tuple[str, ...]) -> list[tuple[str, Any]]:
     return [(str(label_for_field(name, Job)), getattr(job, name)) for name in columns]
 
 

@@ -1,4 +1,4 @@
-"""Jobs: the list, with its filters, and what can be done to many."""
+"""Jobs: the list with its filters and actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
 from . import job_page, wording
-from .acting import ACTS, ActingAdmin
+from .acting import ACTIONS, ActingAdmin
 from .changelist import JobChangeList
 from .filters import LIST_FILTER, LOOK_UPS
 
@@ -71,7 +71,7 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
     def sent(self, job: Job) -> str:
         return wording.time_tag(job.created_at)
 
-    @admin.display(description=_("took"))
+    @admin.display(description=_("duration"))
     def ran(self, job: Job) -> str:
         return wording.duration(wording.ran_for(job))
 
@@ -83,16 +83,16 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
 
     @admin.action(description=_("Retry selected jobs"), permissions=["retry"])
     def retry_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
-        return self.act_on_many(request, queryset, ACTS["retry"])
+        return self.act_on_many(request, queryset, ACTIONS["retry"])
 
     @admin.action(description=_("Skip selected jobs with a reason"), permissions=["skip"])
     def skip_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
-        return self.act_on_many(request, queryset, ACTS["skip"])
+        return self.act_on_many(request, queryset, ACTIONS["skip"])
 
     @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
     def cancel_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
-        return self.act_on_many(request, queryset, ACTS["cancel"])
+        return self.act_on_many(request, queryset, ACTIONS["cancel"])
 
     @admin.action(description=_("Delete selected jobs"), permissions=["erase"])
     def delete_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
-        return self.act_on_many(request, queryset, ACTS["delete"])
+        return self.act_on_many(request, queryset, ACTIONS["delete"])

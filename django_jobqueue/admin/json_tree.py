@@ -1,4 +1,4 @@
-"""JSON that opens and closes: nested ``<details>``, everything escaped, and never too much of it."""
+"""JSON as a tree of ``<details>`` elements: escaped, and limited in size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_CHARS = 2_000
 
 
 def json_tree(value: Any) -> SafeString:
-    """The whole value, as far as ``MOST_NODES``; what is left out says so."""
+    """The value as HTML. Items beyond ``MOST_NODES`` are left out, which is stated in the tree."""
     return _node(value, 0, _Budget(MOST_NODES))
 
 

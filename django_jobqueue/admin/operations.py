@@ -1,4 +1,4 @@
-"""Operations: who did what to which jobs, why, and how far it got; the page that carries a large one through."""
+"""Operations: which operator did what to which jobs, why, and its progress; an open page runs a large operation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..models import BlockedKey, Job, Operation
 from ..redaction import redacted
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
-from .acting import ACTS, operation_url
+from .acting import ACTIONS, operation_url
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator
 from .json_tree import json_tree
@@ -41,10 +41,10 @@ class OperationAdmin(JobQueueAdmin):
     list_display_links = ("verb_shown",)
     sortable_by = ()
     paginator = CappedPaginator
-    ordering = ("-pk",)  # ids are in the order of time, and indexed
+    ordering = ("-pk",)  # ids are in the order of time, and have an index
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Who sees jobs sees what was done to them."""
+        """The permission to view jobs is enough to view operations on jobs."""
         return request.user.has_perm("jobqueue.view_job") or super().has_view_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -91,7 +91,7 @@ class OperationAdmin(JobQueueAdmin):
         return TemplateResponse(request, "admin/jobqueue/operation/page.html", context)
 
     def advance_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
-        """About a second of it. A script asks for JSON; a button without scripts gets the page again."""
+        """Run the operation for about a second. The page's script gets JSON; a form without script gets the page."""
         operation = self._to_act_on(request, id)
         operation = services.advance_operation(operation)
         if "application/json" not in request.headers.get("Accept", ""):
@@ -119,10 +119,10 @@ class OperationAdmin(JobQueueAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            wanted = id if isinstance(id, UUID) else UUID(id)
+            operation_id = id if isinstance(id, UUID) else UUID(id)
         except ValueError as error:
             raise Http404 from error
-        operation = Operation.objects.using(job_database()).filter(pk=wanted).first()
+        operation = Operation.objects.using(job_database()).filter(pk=operation_id).first()
         if operation is None:
             raise Http404
         return operation
@@ -134,23 +134,23 @@ class OperationAdmin(JobQueueAdmin):
         return operation
 
     def _may_act(self, request: HttpRequest, operation: Operation) -> bool:
-        """Whoever may do it to jobs may also carry on what somebody else began."""
-        act = ACTS.get(operation.verb)
+        """An operator with the permission for the verb may also continue operations of other operators."""
+        act = ACTIONS.get(operation.verb)
         return act is not None and request.user.has_perm(act.permission)
 
     def _jobs(self, operation: Operation, refused: dict[str, str]) -> list[dict[str, Any]]:
-        """Those it named, as they are now, and why some were refused; of a filter's, only the refused."""
+        """The jobs of the operation as they are now, and why some were refused; with filters, only refused jobs."""
         ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused]))[:IDS_SHOWN]
-        found = Job.objects.using(job_database()).defer("data", "output", "attempts").in_bulk(map(UUID, ids))
-        return [{"id": id, "job": found.get(UUID(id)), "refused": refused.get(id)} for id in ids]
+        jobs = Job.objects.using(job_database()).defer("data", "output", "attempts").in_bulk(map(UUID, ids))
+        return [{"id": id, "job": jobs.get(UUID(id)), "refused": refused.get(id)} for id in ids]
 
     # ------------------------------------------------------------------------------------------------------ columns
 
-    @admin.display(description=_("what"))
+    @admin.display(description=_("operation"))
     def verb_shown(self, operation: Operation) -> str:
         return f"{operation.verb} {operation.queue}" if operation.verb in ("pause", "resume") else operation.verb
 
-    @admin.display(description=_("why"))
+    @admin.display(description=_("reason"))
     def reason_shown(self, operation: Operation) -> str:
         return operation.reason[:100]
 
@@ -158,13 +158,13 @@ class OperationAdmin(JobQueueAdmin):
     def state_shown(self, operation: Operation) -> SafeString:
         return format_html('<span class="jq-state jq-state-{}">{}</span>', operation.state, operation.state)
 
-    @admin.display(description=_("when"))
+    @admin.display(description=_("started"))
     def began(self, operation: Operation) -> str:
         return time_tag(operation.started_at)
 
 
 def selection_of(operation: Operation) -> Selection | None:
-    """The selection of an operation over what filters find; ``None`` if it names its jobs, or cannot be read."""
+    """The selection of an operation with filters; ``None`` if it has ids, or its selection cannot be read."""
     try:
         selection = Selection.from_json(operation.selection)
     except InvalidOption:
@@ -173,7 +173,7 @@ def selection_of(operation: Operation) -> Selection | None:
 
 
 def list_url(operation: Operation) -> str | None:
-    """The list with the filters of the operation, if it has filters and the list can show them."""
+    """The URL of the list with the filters of the operation; ``None`` if there is no such list."""
     selection = selection_of(operation)
     query = None if selection is None else to_query(selection)
     if selection is None or query is None:
@@ -193,7 +193,7 @@ def filters_shown(operation: Operation) -> str | None:
 
 
 def came_later(operation: Operation) -> str:
-    """How many jobs were left alone because they were not shown, as far as they were counted; empty if none."""
+    """How many jobs were not changed because they were not confirmed, up to a limit; empty if none."""
     number = int(operation.details.get("came_later", 0))
     if not number:
         return ""
@@ -206,7 +206,7 @@ def came_later(operation: Operation) -> str:
 
 
 def percent(operation: Operation) -> int:
-    """How far it is, by the numbers it has gone through."""
+    """The progress in percent, by the sequence numbers that were processed."""
     if operation.state == Operation.State.DONE or operation.cursor is None:
         return 100
     place = int(operation.cursor["place"])

@@ -1,4 +1,4 @@
-"""The first page: what needs a person, then how it goes; refreshed while it is open, for less than a fetch costs."""
+"""The first page: what needs attention, throughput and latency. Refreshing an open page costs less than a fetch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from ..doctor import Level
-from ..doctor.findings import Finding, Limits, looked
+from ..doctor.findings import Finding, Limits, findings_of
 from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
 from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_without_worker
@@ -27,7 +27,7 @@ from .charts import PERIODS, charts, steps_of
 from .figures import Figures, all_queues, figures_of
 
 SHOWN = 5
-KEPT_SECONDS = {"1h": 20, "24h": 60, "7d": 300}  # how long the charts of a period are drawn only once
+KEPT_SECONDS = {"1h": 20, "24h": 60, "7d": 300}  # how long the charts of a period are cached
 
 _BY_INDEX = (blocked_keys, silent_workers, waiting_without_worker, overdue_jobs, maintenance, schedules)
 _LINKS = {
@@ -42,8 +42,8 @@ _LINKS = {
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """Something that needs a person."""
+class AttentionItem:
+    """Something that needs attention, with a link."""
 
     level: str
     title: str
@@ -56,14 +56,14 @@ def may_look(request: HttpRequest) -> bool:
 
 
 def overview_view(request: HttpRequest) -> HttpResponse:
-    """The part of the first page that is drawn anew."""
+    """The part of the first page that is refreshed."""
     if not may_look(request):
         raise PermissionDenied
     return TemplateResponse(request, "admin/jobqueue/overview_body.html", overview(request))
 
 
 def pulse_view(request: HttpRequest) -> HttpResponse:
-    """A mark that is another one when there is something new, and how many jobs run."""
+    """A hash that changes when there is something new, and how many jobs run."""
     if not may_look(request):
         raise PermissionDenied
     mark, running = pulse(using=job_database())
@@ -80,7 +80,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
     mark, running = pulse(using=using)
     blocked = list(BlockedKey.objects.using(using).defer("data", "output", "attempts").order_by("finalized_at")[:SHOWN])
     return {
-        "troubles": troubles(figures, using),
+        "items": attention_items(figures, using),
         "blocked": with_behind(blocked),
         "figures": sorted(figures.items()),
         "total": _total([figures[name] for name in chosen]),
@@ -97,84 +97,87 @@ def overview(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _total(found: list[Figures]) -> Figures:
+def _total(of_queues: list[Figures]) -> Figures:
     total = Figures()
-    for one in found:
-        total.waiting += one.waiting
-        total.is_capped |= one.is_capped
-        total.running += one.running
-        total.sent += one.sent
-        total.completed += one.completed
-        total.failed += one.failed
-        if one.oldest_seconds is not None:
-            total.oldest_seconds = max(total.oldest_seconds or 0.0, one.oldest_seconds)
+    for figures in of_queues:
+        total.waiting += figures.waiting
+        total.is_capped |= figures.is_capped
+        total.running += figures.running
+        total.sent += figures.sent
+        total.completed += figures.completed
+        total.failed += figures.failed
+        if figures.oldest_seconds is not None:
+            total.oldest_seconds = max(total.oldest_seconds or 0.0, figures.oldest_seconds)
     return total
 
 
 def _charts(period: str, queues: list[str], using: str) -> Any:
-    """Minutes are counted once a minute, so drawing them more often would show nothing new."""
+    """The charts, from cached steps, because minutes are counted once a minute."""
     name = hashlib.sha256(repr((using, period, queues)).encode()).hexdigest()
     key = f"jobqueue-charts-{name}"
-    found = cache.get(key)
-    if found is None:
-        found = steps_of(PERIODS[period], queues, using=using)
-        cache.set(key, found, KEPT_SECONDS[period])
-    return charts(found, PERIODS[period])
+    steps = cache.get(key)
+    if steps is None:
+        steps = steps_of(PERIODS[period], queues, using=using)
+        cache.set(key, steps, KEPT_SECONDS[period])
+    return charts(steps, PERIODS[period])
 
 
-# ----------------------------------------------------------------------------------------------- what needs a person
+# --------------------------------------------------------------------------------------------------- needs attention
 
 
-def troubles(figures: dict[str, Figures], using: str) -> list[Trouble]:
-    """The worst first."""
+def attention_items(figures: dict[str, Figures], using: str) -> list[AttentionItem]:
+    """What needs attention, the worst first."""
     limits = Limits()
-    found = [finding for look in _BY_INDEX for finding in looked(look, using, limits, by_index=True)]
-    found += looked(open_transactions, using, limits)
+    findings = [finding for look in _BY_INDEX for finding in findings_of(look, using, limits, by_index=True)]
+    findings += findings_of(open_transactions, using, limits)
     letters = set(Queue.objects.using(using).exclude(dead_letter=None).values_list("dead_letter_id", flat=True))
-    told = [_told(finding, letters) for finding in found]
-    told += _failing(figures)
-    told += _backlogs(using)
+    items = [_item_of(finding, letters) for finding in findings]
+    items += _failing(figures)
+    items += _backlogs(using)
     order = [level.value for level in (Level.ERROR, Level.WARNING, Level.NOTICE)]
-    return sorted(told, key=lambda trouble: order.index(trouble.level))
+    return sorted(items, key=lambda item: order.index(item.level))
 
 
-def _told(finding: Finding, letters: set[str]) -> Trouble:
-    """As the doctor says it; only that nobody works on dead letters is how it is meant: they wait for a person."""
+def _item_of(finding: Finding, letters: set[str]) -> AttentionItem:
+    """The doctor's finding; but a dead-letter queue without a worker is normal, because an operator empties it."""
     queue = str(finding.facts.get("queue", ""))
     if finding.code == "no_worker" and queue in letters:
         url = f"{reverse('admin:jobqueue_job_changelist')}?{urlencode({'queue': queue, 'state': 'waiting'})}"
-        return Trouble(
-            Level.NOTICE.value, _("Dead letters wait in %s") % queue, _("Look at them, then delete them."), url
+        return AttentionItem(
+            Level.NOTICE.value,
+            _("Dead letters wait in %s") % queue,
+            _("Inspect them, then redrive or delete them."),
+            url,
         )
     screen = _LINKS.get(finding.code, "maintenance")
     url = reverse(f"admin:jobqueue_{screen}_changelist")
-    return Trouble(finding.level.value, finding.title, finding.detail, url)
+    return AttentionItem(finding.level.value, finding.title, finding.detail, url)
 
 
-def _failing(figures: dict[str, Figures]) -> list[Trouble]:
-    """Queues in which more jobs fail for good than complete."""
+def _failing(figures: dict[str, Figures]) -> list[AttentionItem]:
+    """Queues in which at least as many jobs failed for good as completed."""
     url = reverse("admin:jobqueue_failuregroup_changelist")
     return [
-        Trouble(
+        AttentionItem(
             Level.ERROR.value,
-            _("Jobs of %s fail") % name,
+            _("Most jobs of %s fail") % name,
             _("%(failed)s failed for good in the last hour, %(completed)s completed.")
-            % {"failed": f"{one.failed:,}", "completed": f"{one.completed:,}"},
+            % {"failed": f"{counts.failed:,}", "completed": f"{counts.completed:,}"},
             url,
         )
-        for name, one in figures.items()
-        if one.failed and one.failed >= one.completed
+        for name, counts in figures.items()
+        if counts.failed and counts.failed >= counts.completed
     ]
 
 
-def _backlogs(using: str) -> list[Trouble]:
-    """Queues that were longer at the end of the last minute than their warning allows."""
+def _backlogs(using: str) -> list[AttentionItem]:
+    """Queues in which, at the end of the last minute, more jobs waited than their backlog warning allows."""
     url = reverse("admin:jobqueue_queue_changelist")
     return [
-        Trouble(
+        AttentionItem(
             Level.WARNING.value,
-            _("%s is long") % name,
-            _("%(waiting)s jobs wait; you asked to be warned from %(limit)s on.")
+            _("Many jobs wait in %s") % name,
+            _("%(waiting)s jobs wait; the backlog warning of the queue is %(limit)s.")
             % {"waiting": f"{waiting:,}", "limit": f"{limit:,}"},
             url,
         )

@@ -1,4 +1,4 @@
-"""Queues: their policy in a sentence, what waits, pause and resume; made and changed by the verbs."""
+"""Queues: the policy in a sentence, counts of jobs, pause and resume; queues are created and changed by verbs."""
 
 from __future__ import annotations
 
@@ -34,48 +34,48 @@ from .overview import overview_view, pulse_view
 from .wording import duration, time_tag
 
 SENTENCES = {
-    QueuePolicy.STANDARD: _("Any number of jobs wait and run; of jobs with a key, one at a time may be unfinished."),
-    QueuePolicy.SHORT: _("One job per key waits; any number run."),
-    QueuePolicy.SINGLETON: _("Any number wait; one per key runs."),
-    QueuePolicy.STATELY: _("One per key waits, one waits for a retry, and one runs."),
-    QueuePolicy.EXCLUSIVE: _("One job per key, waiting or running; others are not taken."),
+    QueuePolicy.STANDARD: _("Any number of jobs may wait and run; of each key, only one job may be unfinished."),
+    QueuePolicy.SHORT: _("One job per key may wait; any number may run."),
+    QueuePolicy.SINGLETON: _("Any number of jobs may wait; one job per key may run."),
+    QueuePolicy.STATELY: _("Per key, one job may wait, one may wait for a retry and one may run."),
+    QueuePolicy.EXCLUSIVE: _("One job per key may wait or run; others are refused."),
     QueuePolicy.KEY_STRICT_FIFO: _("Jobs of a key run one at a time, in the order they were sent."),
 }
 
 
 class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Refuses what the verbs refuse, beside the field that is wrong."""
+    """Shows the errors of the verbs at the fields that are wrong."""
 
     class Meta:
         model = Queue
         fields = ("name", *QUEUE_OPTIONS)
 
-    made: Queue | None = None
+    saved: Queue | None = None
 
     def clean(self) -> None:
-        """In the words of the verbs, before the constraints of the table say it in theirs."""
+        """Check the options as the verbs do, before the constraints of the table are checked."""
         super().clean()
         with self.refusals():
             clean_queue_options(self.options())
 
     def _post_clean(self) -> None:
-        """Last of all, when the name is known to be free: what the verb refuses is an error of the form too."""
+        """Call the verb at the end of the validation, so that its errors are errors of the form."""
         super()._post_clean()  # type: ignore[misc]
         if self.errors:
             return
         verb = services.create_queue if self.instance._state.adding else services.update_queue
         with self.refusals():
-            self.made = verb(self.instance.name, **self.options())
+            self.saved = verb(self.instance.name, **self.options())
 
     def options(self) -> dict[str, Any]:
-        given = {name: self.cleaned_data[name] for name in QUEUE_OPTIONS if name in self.cleaned_data}
-        if given.get("dead_letter") is not None:
-            given["dead_letter"] = given["dead_letter"].name
-        return given
+        options = {name: self.cleaned_data[name] for name in QUEUE_OPTIONS if name in self.cleaned_data}
+        if options.get("dead_letter") is not None:
+            options["dead_letter"] = options["dead_letter"].name
+        return options
 
     @contextmanager
     def refusals(self) -> Iterator[None]:
-        """What is refused is said beside the field that is wrong."""
+        """Show errors of the verbs at the field that is wrong."""
         try:
             yield
         except JobQueueError as error:
@@ -86,11 +86,11 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
 class QueueChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        found = list(self.result_list)
-        figures = figures_of([queue.name for queue in found], using=job_database())
-        for queue in found:
+        queues = list(self.result_list)
+        figures = figures_of([queue.name for queue in queues], using=job_database())
+        for queue in queues:
             queue.figures = figures[queue.name]
-        self.result_list = found
+        self.result_list = queues
 
 
 @admin.register(Queue)
@@ -104,9 +104,9 @@ class QueueAdmin(JobQueueAdmin):
     fieldsets = (
         (None, {"fields": ("name", "policy", "description", "partition")}),
         (_("Retries"), {"fields": ("retry_limit", "retry_delay", "retry_backoff", "retry_delay_max")}),
-        (_("Time"), {"fields": ("expire_in_seconds", "heartbeat_seconds")}),
-        (_("Keeping"), {"fields": ("retention_seconds", "delete_after_seconds", "delete_failed_after_seconds")}),
-        (_("Trouble"), {"fields": ("dead_letter", "warning_queue_size", "delayed_head", "on_exhausted")}),
+        (_("Time limits"), {"fields": ("expire_in_seconds", "heartbeat_seconds")}),
+        (_("Retention"), {"fields": ("retention_seconds", "delete_after_seconds", "delete_failed_after_seconds")}),
+        (_("Failures and limits"), {"fields": ("dead_letter", "warning_queue_size", "delayed_head", "on_exhausted")}),
     )
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -119,7 +119,7 @@ class QueueAdmin(JobQueueAdmin):
         return request.user.has_perm("jobqueue.add_queue")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Not of a queue that settings declare: the next ``migrate`` would undo it."""
+        """Queues that are declared in settings cannot be changed here: the next ``migrate`` would undo it."""
         return request.user.has_perm("jobqueue.change_queue") and not getattr(obj, "from_code", False)
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
@@ -142,9 +142,9 @@ class QueueAdmin(JobQueueAdmin):
         ]
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
-        """The form's verb has done it; the row is read again, because the verb decides what it is."""
-        if form.made is not None:
-            obj.__dict__.update(form.made.__dict__)
+        """Nothing to save: the form has called the verb. Take over the row that the verb returned."""
+        if form.saved is not None:
+            obj.__dict__.update(form.saved.__dict__)
 
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
@@ -163,12 +163,14 @@ class QueueAdmin(JobQueueAdmin):
     # -------------------------------------------------------------------------------------------- pause and resume
 
     def pause_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        return self._switch(request, name, services.pause, _t("%s is paused: what runs goes on, sends are accepted."))
+        return self._switch(
+            request, name, services.pause, _t("%s is paused: running jobs continue, and new jobs are accepted.")
+        )
 
     def resume_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        return self._switch(request, name, services.resume, _t("%s goes on."))
+        return self._switch(request, name, services.resume, _t("%s is resumed: its jobs are fetched again."))
 
-    def _switch(self, request: HttpRequest, name: str, verb: Any, said: str) -> HttpResponse:
+    def _switch(self, request: HttpRequest, name: str, verb: Any, text: str) -> HttpResponse:
         if not self.has_view_permission(request) or not self.has_pause_permission(request):
             raise PermissionDenied
         name = unquote(name)
@@ -176,20 +178,20 @@ class QueueAdmin(JobQueueAdmin):
             verb(name, operator=request.user.get_username())
         except JobQueueError as error:
             raise Http404 from error
-        self.message_user(request, said % name, messages.SUCCESS)
+        self.message_user(request, text % name, messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:jobqueue_queue_change", args=[quote(name)]))
 
     @admin.action(description=_("Pause selected queues"), permissions=["pause"])
     def pause_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for name in queryset.values_list("name", flat=True):
             services.pause(name, operator=request.user.get_username())
-        self.message_user(request, _("Paused: what runs goes on, sends are accepted."))
+        self.message_user(request, _("Paused: running jobs continue, and new jobs are accepted."))
 
     @admin.action(description=_("Resume selected queues"), permissions=["pause"])
     def resume_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         for name in queryset.values_list("name", flat=True):
             services.resume(name, operator=request.user.get_username())
-        self.message_user(request, _("They go on."))
+        self.message_user(request, _("Resumed: their jobs are fetched again."))
 
     # ------------------------------------------------------------------------------------------------------ columns
 

@@ -1,4 +1,4 @@
-"""Reports: the pages that ``jobs analyze`` made of the past."""
+"""Reports: the pages that ``jobs analyze`` created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .base import JobQueueAdmin
 from .changelist import CappedPaginator
 from .wording import time_tag
 
-# The page brings its own style, and nothing else may happen in it.
+# The page has its own style sheet, and no other content of it may be loaded or run.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 
 
@@ -30,7 +30,7 @@ class ReportAdmin(JobQueueAdmin):
     ordering = ("-pk",)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Who sees jobs sees their past."""
+        """The permission to view jobs is enough to view reports."""
         return request.user.has_perm("jobqueue.view_job") or super().has_view_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -39,7 +39,7 @@ class ReportAdmin(JobQueueAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """The page itself, as it was made."""
+        """The page itself, as it was created."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         if not object_id.isascii() or not object_id.isdigit() or len(object_id) > 18:
@@ -49,10 +49,10 @@ class ReportAdmin(JobQueueAdmin):
             raise Http404
         return HttpResponse(report.page, headers={"Content-Security-Policy": POLICY})
 
-    @admin.display(description=_("made"))
+    @admin.display(description=_("created"))
     def made(self, report: Report) -> str:
         return time_tag(report.created_at)
 
-    @admin.display(description=_("of"))
+    @admin.display(description=_("queues"))
     def of(self, report: Report) -> str:
         return report.queues or gettext("all queues")

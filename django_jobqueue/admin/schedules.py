@@ -1,4 +1,4 @@
-"""Schedules: in words, when they are due next, what they sent; turned on and off, run now, made and changed."""
+"""Schedules: their meaning, next and recent slots; turn them on and off, run them now, create and change them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORM = ("queue", "cron", "timezone", "enabled", "catch_up", "handler", "priority
 
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Its data without sensitive values, which stay as they are unless they are changed."""
+    """Hides sensitive values of the data; values that are left hidden are kept."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,19 +57,19 @@ class ScheduleAdmin(JobQueueAdmin):
     change_form_template = "admin/jobqueue/schedule/form.html"
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        wanted = ("jobqueue.view_schedule", "jobqueue.change_schedule", "jobqueue.view_job")
-        return any(map(request.user.has_perm, wanted))
+        permissions = ("jobqueue.view_schedule", "jobqueue.change_schedule", "jobqueue.view_job")
+        return any(map(request.user.has_perm, permissions))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobqueue.add_schedule") and may_see_data(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Not of one that settings declare, and only by who may see its data."""
+        """Requires the permission to see data; schedules that are declared in settings cannot be changed."""
         allowed = request.user.has_perm("jobqueue.change_schedule") and may_see_data(request)
         return allowed and not getattr(obj, "from_code", False)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """One at a time, from its page: Django's own bulk delete asks for all, and is told no."""
+        """Only for a single schedule, from its page; Django's bulk delete, which passes no object, is refused."""
         return isinstance(obj, Schedule) and not obj.from_code and request.user.has_perm("jobqueue.delete_schedule")
 
     def has_switch_permission(self, request: HttpRequest) -> bool:
@@ -79,11 +79,11 @@ class ScheduleAdmin(JobQueueAdmin):
         return request.user.has_perm("jobqueue.run_schedule")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Data is not for everybody, and to be read only it is shown as that of jobs is."""
+        """The data is left out without permission to see it, and shown as a tree if it is read-only."""
         data = [] if not may_see_data(request) else ["data"]
         if data and obj is not None and not self.has_change_permission(request, obj):
             data = ["data_shown"]
-        return [one for name in super().get_fields(request, obj) for one in (data if name == "data" else [name])]
+        return [field for name in super().get_fields(request, obj) for field in (data if name == "data" else [name])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return ("data_shown",) if obj is None else ("name", "data_shown")
@@ -124,7 +124,9 @@ class ScheduleAdmin(JobQueueAdmin):
             self.message_user(request, _t("Nothing was sent: %s") % error, messages.ERROR)
             return _page_of(name)
         if job is None:
-            self.message_user(request, _t("Nothing was sent: its queue allows no other job now."), messages.WARNING)
+            self.message_user(
+                request, _t("Nothing was sent: the policy of its queue allows no other job now."), messages.WARNING
+            )
         else:
             link = reverse("admin:jobqueue_job_change", args=[job.pk])
             self.message_user(request, format_html('{} <a href="{}">#{}</a>', _t("Sent job"), link, job.seq))
@@ -137,7 +139,7 @@ class ScheduleAdmin(JobQueueAdmin):
         enabled = request.POST.get("enabled") == "1"
         if not self.get_queryset(request).filter(pk=name).update(enabled=enabled):
             raise Http404
-        self.message_user(request, _t("It is on.") if enabled else _t("It is off."))
+        self.message_user(request, _t("The schedule is on.") if enabled else _t("The schedule is off."))
         return _page_of(name)
 
     @admin.action(description=_("Turn selected schedules on"), permissions=["switch"])
@@ -180,9 +182,9 @@ class ScheduleAdmin(JobQueueAdmin):
 
 
 def slots_of(schedule: Schedule) -> list[dict[str, Any]]:
-    """The next five slots by the clock of their zone, with a note where that clock is changed before one."""
+    """The next five slots in local time; ``changed`` marks the first slot after a change of the clocks."""
     slots: list[datetime] = schedule.next_slots(5)
-    changed = [one.utcoffset() != other.utcoffset() for one, other in pairwise([*slots[:1], *slots])]
+    changed = [slot.utcoffset() != following.utcoffset() for slot, following in pairwise([*slots[:1], *slots])]
     return [
         {"text": f"{slot:%a %Y-%m-%d %H:%M}", "offset": f"{slot:%z}", "zone": slot.tzname(), "changed": note}
         for slot, note in zip(slots, changed, strict=True)

@@ -1,4 +1,4 @@
-"""The address of a list and the selection of jobs that it means: one from the other, in both directions."""
+"""Convert the URL of a list into a selection of jobs, and a selection into a URL."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from ..selection import Range, Selection
 from ..states import JobState
 from .filters import GROUPS, NUMBERS, TIMES, number_field, time_field
 
-TEXTS = ("queue", "handler", "key", "worker", "fingerprint")  # parameters that are called as the field is
+TEXTS = ("queue", "handler", "key", "worker", "fingerprint")  # parameters with the name of the field
 
 
 def from_query(params: Mapping[str, Any], look_ups: Iterable[str], *, search: str, **always: Any) -> Selection:
-    """The selection that an address means, of the parameters that a list has. Raises ``InvalidOption``.
+    """The selection of a URL, from the parameters that the list has. Raises ``InvalidOption``.
 
-    What cannot be read, such as a number that is none, does not filter; the form of its filter says so. ``search`` is
-    the field that the box for searching fills, ``always`` are fields that every selection of this list has.
+    A value that cannot be parsed does not filter, and the form of its filter shows the error. ``search`` is the field
+    for the text in the search box, ``always`` are fields that every selection of this list has.
     """
-    given = {name: text for name in look_ups if (text := _text(params.get(name)))}
+    values = {name: text for name in look_ups if (text := _text(params.get(name)))}
     searched = _text(params.get(SEARCH_VAR)).strip() or None
-    fields: dict[str, Any] = {name: given.get(name) for name in TEXTS}
-    fields |= {name: _range(name, given, time_field()) for name in TIMES}
-    fields |= {name: _range(name, given, number_field()) for name in NUMBERS}
-    fields |= {"states": _states(given.get("state")), "tags": _tags(given.get("tag")), search: searched}
+    fields: dict[str, Any] = {name: values.get(name) for name in TEXTS}
+    fields |= {name: _range(name, values, time_field()) for name in TIMES}
+    fields |= {name: _range(name, values, number_field()) for name in NUMBERS}
+    fields |= {"states": _states(values.get("state")), "tags": _tags(values.get("tag")), search: searched}
     return Selection(**fields, **always)
 
 
 def to_query(selection: Selection) -> str | None:
-    """The parameters of the list that shows a selection; ``None`` if no address can say it."""
+    """The URL parameters of the list that shows a selection; ``None`` if no URL can express it."""
     fields: dict[str, Any] = {name: getattr(selection, name) for name in TEXTS}
     fields |= {"state": _state(selection.states), "tag": None if selection.tags is None else ",".join(selection.tags)}
     fields[SEARCH_VAR] = selection.search if selection.key_prefix is None else selection.key_prefix
     for name in (*TIMES, *NUMBERS):
         bounds: Range[Any] = getattr(selection, name) or Range()
         fields |= {f"{name}__range__gte": _shown(bounds.low), f"{name}__range__lte": _shown(bounds.high)}
-    given = {name: value for name, value in fields.items() if value is not None}
+    params = {name: value for name, value in fields.items() if value is not None}
     has_comma = any("," in tag for tag in selection.tags or ())
-    return None if selection.is_named or has_comma or "" in given.values() else urlencode(given)
+    return None if selection.is_named or has_comma or "" in params.values() else urlencode(params)
 
 
 def _text(value: object) -> str:
-    """PostgreSQL stores no text with a NUL, so no job can match it; as an address it is a mistake."""
+    """The text, or an empty text if it has a NUL, which PostgreSQL cannot store."""
     return value if isinstance(value, str) and "\0" not in value else ""
 
 
@@ -59,7 +59,7 @@ def _states(value: str | None) -> list[JobState] | None:
 
 
 def _state(states: tuple[JobState, ...] | None) -> str | None:
-    """The choice of the filter that means these states; empty if there is none."""
+    """The choice of the filter for these states; empty if there is none."""
     if states is None:
         return None
     groups = {frozenset(group): name for name, (_, group) in GROUPS.items()}
@@ -70,9 +70,9 @@ def _tags(value: str | None) -> list[str] | None:
     return [tag.strip() for tag in (value or "").split(",") if tag.strip()] or None
 
 
-def _range(name: str, given: Mapping[str, str], field: forms.Field) -> Range[Any] | None:
+def _range(name: str, values: Mapping[str, str], field: forms.Field) -> Range[Any] | None:
     try:
-        low, high = (_bound(given.get(f"{name}__range__{end}"), field) for end in ("gte", "lte"))
+        low, high = (_bound(values.get(f"{name}__range__{end}"), field) for end in ("gte", "lte"))
     except ValidationError:
         return None
     return None if low is None and high is None else Range(low, high)

@@ -1,4 +1,4 @@
-"""The life of a job as a picture: it was sent, it waited, each attempt, how it ended. Drawn on the server."""
+"""The life of a job as an SVG bar: when it was sent, how long it waited, its attempts, and its end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..states import FINAL, RUNNING, JobState
 from .wording import duration, moment
 
 WIDTH, HEIGHT = 1000, 26
-LEAST = 0.012  # of the width: what is shorter is still seen
+LEAST = 0.012  # of the width: shorter spans are widened to be visible
 MOST_ATTEMPTS = 30
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stretch of a job's life."""
+class Span:
+    """A period in the life of a job."""
 
     kind: str  # waited, failed, running, completed, ended
     label: str
@@ -34,65 +34,68 @@ class Stage:
         return max(0.0, (self.end - self.begin).total_seconds())
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return f"{self.label}: {duration(self.seconds)}, {moment(self.begin)} to {moment(self.end)}"
 
 
-def stages(job: Job, now: datetime | None = None) -> list[Stage]:
-    """What it did from its send until now, or until it ended."""
+def spans_of(job: Job, now: datetime | None = None) -> list[Span]:
+    """The spans from the send of the job until its end, or until now."""
     now = now or timezone.now()
-    found: list[Stage] = []
+    spans: list[Span] = []
     at = job.created_at
     for begin, end, label, kind in _attempts(job, now):
         begin, end = max(begin, at), max(begin, end, at)
         if begin > at:
-            found.append(Stage("waited", _("waited") if not found else _("waited for a retry"), at, begin))
-        found.append(Stage(kind, label, begin, end))
+            spans.append(Span("waited", _("waited") if not spans else _("waited for a retry"), at, begin))
+        spans.append(Span(kind, label, begin, end))
         at = end
     rest = job.finalized_at if job.state in FINAL else now
     if job.state not in RUNNING and rest is not None and rest > at and (rest - at).total_seconds() > 0.0005:
-        label = _("waits") if job.state not in FINAL else _("until it ended")
-        found.append(Stage("waited", label, at, rest))
-    return found
+        label = _("waiting") if job.state not in FINAL else _("waited until it ended")
+        spans.append(Span("waited", label, at, rest))
+    return spans
 
 
 def _attempts(job: Job, now: datetime) -> list[tuple[datetime, datetime, str, str]]:
-    found = []
-    for one in job.attempts[-MOST_ATTEMPTS:]:
-        begin, end = (parsed(one.get(name)) for name in ("started", "ended"))
+    attempts = []
+    for attempt in job.attempts[-MOST_ATTEMPTS:]:
+        begin, end = (parsed(attempt.get(name)) for name in ("started", "ended"))
         if begin and end:
-            label = _("attempt %(number)s, %(outcome)s") % {"number": one.get("attempt"), "outcome": one.get("outcome")}
-            found.append((begin, end, label, "failed"))
-    if job.assigned_at is not None and not any(one.get("attempt") == job.attempt for one in job.attempts):
+            label = _("attempt %(number)s, %(outcome)s") % {
+                "number": attempt.get("attempt"),
+                "outcome": attempt.get("outcome"),
+            }
+            attempts.append((begin, end, label, "failed"))
+    if job.assigned_at is not None and not any(attempt.get("attempt") == job.attempt for attempt in job.attempts):
         label = _("attempt %s") % job.attempt
         if job.state in RUNNING:
-            found.append((job.assigned_at, now, f"{label}, {_('running')}", "running"))
+            attempts.append((job.assigned_at, now, f"{label}, {_('running')}", "running"))
         elif job.finalized_at is not None:
             kind = "completed" if job.state == JobState.COMPLETED else "ended"
-            found.append((job.assigned_at, job.finalized_at, f"{label}, {job.get_state_display()}", kind))
-    return found
+            attempts.append((job.assigned_at, job.finalized_at, f"{label}, {job.get_state_display()}", kind))
+    return attempts
 
 
 def parsed(text: object) -> datetime | None:
-    """A time as the history of attempts has it."""
+    """A time in the history of attempts; ``None`` if it is not valid."""
     try:
         return parse_datetime(text) if isinstance(text, str) else None
     except ValueError:
         return None
 
 
-def drawn(found: list[Stage]) -> SafeString:
-    """One bar. It is not to scale, because short stretches are widened to be seen; its texts say how long each was."""
-    if not found:
+def drawn(spans: list[Span]) -> SafeString:
+    """The bar. It is not to scale, because short spans are widened to be visible; its texts have the durations."""
+    if not spans:
         return SafeString("")
-    widths = _widths([stage.seconds for stage in found])
+    widths = _widths([span.seconds for span in spans])
     places = [sum(widths[:number]) for number in range(len(widths))]
     bars = format_html_join(
         "",
-        '<rect class="jq-stage-{}" x="{}" y="0" width="{}" height="{}"><title>{}</title></rect>',
+        '<rect class="jq-span-{}" x="{}" y="0" width="{}" height="{}"><title>{}</title></rect>',
         (
-            (stage.kind, f"{place:.1f}", f"{max(width - 2, 1):.1f}", HEIGHT, stage.told)
-            for stage, place, width in zip(found, places, widths, strict=True)
+            (span.kind, f"{place:.1f}", f"{max(width - 2, 1):.1f}", HEIGHT, span.text)
+            for span, place, width in zip(spans, places, widths, strict=True)
         ),
     )
     return format_html(
@@ -100,15 +103,15 @@ def drawn(found: list[Stage]) -> SafeString:
         '<p class="jq-ends"><span>{}</span><span>{}</span></p>',
         WIDTH,
         HEIGHT,
-        "; ".join(stage.told for stage in found),
+        "; ".join(span.text for span in spans),
         bars,
-        moment(found[0].begin),
-        moment(found[-1].end),
+        moment(spans[0].begin),
+        moment(spans[-1].end),
     )
 
 
 def _widths(seconds: list[float]) -> list[float]:
     total = sum(seconds) or 1.0
     least = min(LEAST, 1 / len(seconds))
-    shares = [max(least, one / total) for one in seconds]
+    shares = [max(least, length / total) for length in seconds]
     return [share / sum(shares) * WIDTH for share in shares]

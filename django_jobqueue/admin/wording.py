@@ -1,4 +1,4 @@
-"""Times, numbers and states as people read them."""
+"""Times, durations, numbers and states as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def duration(value: timedelta | float | None, *, units: int = 2) -> str:
-    """Two units at most: ``3 d 4 h``, ``1 min 20 s``, ``1.25 s``, ``40 ms``."""
+    """A duration in at most two units: ``3 d 4 h``, ``1 min 20 s``, ``1.25 s``, ``40 ms``."""
     if value is None:
         return ""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -37,12 +37,12 @@ def duration(value: timedelta | float | None, *, units: int = 2) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """To the second, in the reader's time zone."""
+    """A time to the second, in the current time zone."""
     return "" if value is None else date_format(timezone.localtime(value), "Y-m-d H:i:s")
 
 
 def time_tag(value: datetime | None, *, ago: bool = False) -> SafeString | str:
-    """A moment that a machine can read too; with how long ago it was."""
+    """A time as an HTML ``<time>`` element; with ``ago``, its text is how long ago it was."""
     if value is None:
         return ""
     text = _("%s ago") % duration(timezone.now() - value, units=1) if ago else _brief(value)
@@ -50,7 +50,7 @@ def time_tag(value: datetime | None, *, ago: bool = False) -> SafeString | str:
 
 
 def _brief(value: datetime) -> str:
-    """Without the day if it is today's."""
+    """A time without its date if that is today."""
     local = timezone.localtime(value)
     return date_format(local, "H:i:s" if local.date() == timezone.localdate() else "Y-m-d H:i")
 
@@ -65,19 +65,19 @@ def _label(state: str) -> str:
 
 
 def many(number: int) -> str:
-    """A number that was counted as far as ``MANY``."""
+    """A count that stopped at ``MANY``."""
     return f"{MANY:,}+" if number > MANY else f"{number:,}"
 
 
 def last_line(error: str, length: int = 120) -> str:
-    """What an error says: the last line of its traceback."""
+    """The last line of an error, cut to ``length`` characters."""
     lines = error.strip().splitlines()
     text = lines[-1] if lines else ""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def ran_for(job: Job) -> timedelta | None:
-    """How long the latest attempt took, or takes so far."""
+    """How long the latest attempt took, or has taken so far."""
     if job.assigned_at is None:
         return None
     if job.state in (JobState.ACTIVE, JobState.CANCELLING):

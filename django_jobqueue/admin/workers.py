@@ -1,4 +1,4 @@
-"""Workers: who is alive, what each does, and asking one to stop."""
+"""Workers: their states and jobs; a worker can be asked to stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..services.inspect.jobs import job_database
 from .base import JobQueueAdmin
 
 SHOWN = 200
-JOBS_SHOWN = 500  # that run now
+JOBS_SHOWN = 500  # running jobs
 REMEMBERED = timedelta(days=1)
 
 
@@ -60,34 +60,34 @@ class WorkerAdmin(JobQueueAdmin):
         name = request.POST.get("name", "")[:255]
         asked = services.stop_worker(name) if name and "\0" not in name else 0
         if asked:
-            self.message_user(request, _("Asked %s to stop: it finishes what it has in hand.") % name)
+            self.message_user(request, _("Asked %s to stop: it finishes its running jobs first.") % name)
         else:
-            self.message_user(request, _("There is no such worker any more."), messages.WARNING)
+            self.message_user(request, _("This worker no longer exists."), messages.WARNING)
         return HttpResponseRedirect(reverse("admin:jobqueue_worker_changelist"))
 
 
 def seen() -> QuerySet[Worker]:
-    """Those that work, and those that ended within a day."""
-    lately = Q(stopped_at=None) | Q(stopped_at__gt=timezone.now() - REMEMBERED)
+    """Workers that have not stopped, or stopped within the last day."""
+    recent = Q(stopped_at=None) | Q(stopped_at__gt=timezone.now() - REMEMBERED)
     order = F("stopped_at").desc(nulls_first=True)
-    return Worker.objects.using(job_database()).filter(lately).order_by(order, "name", "started_at")
+    return Worker.objects.using(job_database()).filter(recent).order_by(order, "name", "started_at")
 
 
 def lines() -> list[dict[str, Any]]:
-    """Each worker, how it is, and what it has in hand."""
+    """Each worker, its state, its statistics and the jobs that it holds."""
     running = Job.objects.using(job_database()).running().defer("data", "output", "attempts")
     held: dict[Any, list[Job]] = defaultdict(list)
     for job in running.order_by("assignee")[:JOBS_SHOWN]:
         held[job.incarnation].append(job)
-    found = []
+    listed = []
     for worker in seen()[:SHOWN]:
         stats = worker.stats if isinstance(worker.stats, dict) else {}
-        found.append({"worker": worker, "state": state_of(worker), "jobs": held[worker.pk], "stats": stats})
-    return found
+        listed.append({"worker": worker, "state": state_of(worker), "jobs": held[worker.pk], "stats": stats})
+    return listed
 
 
 def state_of(worker: Worker) -> str:
-    """stopped, silent, stopping or alive."""
+    """The state of a worker: stopped, silent, stopping or alive."""
     if worker.stopped_at is not None:
         return "stopped"
     if timezone.now() - worker.heartbeat_at > timedelta(seconds=get_settings().WORKER_LOST_SECONDS):

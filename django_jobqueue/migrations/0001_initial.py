@@ -425,7 +425,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "cancel_requested_at",
-                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="cancel asked at"),
+                    models.DateTimeField(blank=True, editable=False, null=True, verbose_name="cancel requested at"),
                 ),
                 (
                     "first_start_after",
@@ -502,7 +502,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         editable=False,
                         null=True,
-                        verbose_name="carried from its sender",
+                        verbose_name="carried from the sender",
                     ),
                 ),
                 (
@@ -523,12 +523,12 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "claim_number",
-                    models.BigIntegerField(blank=True, editable=False, null=True, verbose_name="number of its claim"),
+                    models.BigIntegerField(blank=True, editable=False, null=True, verbose_name="claim number"),
                 ),
                 (
                     "moved_xid",
                     models.BigIntegerField(
-                        blank=True, editable=False, null=True, verbose_name="transaction of its last change"
+                        blank=True, editable=False, null=True, verbose_name="transaction of the last change"
                     ),
                 ),
             ],
@@ -615,7 +615,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("selection", models.JSONField(blank=True, default=dict, verbose_name="selection")),
-                ("cursor", models.JSONField(blank=True, null=True, verbose_name="how far it got")),
+                ("cursor", models.JSONField(blank=True, null=True, verbose_name="progress")),
                 ("moved", models.PositiveBigIntegerField(db_default=0, verbose_name="moved")),
                 ("refused", models.PositiveBigIntegerField(db_default=0, verbose_name="refused")),
                 ("details", models.JSONField(blank=True, default=dict, verbose_name="details")),
@@ -908,7 +908,7 @@ class Migration(migrations.Migration):
                 ("stopped_at", models.DateTimeField(blank=True, null=True, verbose_name="stopped at")),
                 (
                     "exit_text",
-                    models.CharField(blank=True, db_default="", max_length=255, verbose_name="how it ended"),
+                    models.CharField(blank=True, db_default="", max_length=255, verbose_name="exit"),
                 ),
                 ("stats", models.JSONField(blank=True, default=dict, verbose_name="statistics")),
                 ("lost_seconds", models.FloatField(blank=True, null=True, verbose_name="lost after (s)")),
@@ -1303,7 +1303,7 @@ class Migration(migrations.Migration):
             name="Maintenance",
             fields=[
                 ("id", models.SmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
-                ("holder", models.UUIDField(blank=True, editable=False, null=True, verbose_name="pass under way")),
+                ("holder", models.UUIDField(blank=True, editable=False, null=True, verbose_name="holder of the lease")),
                 (
                     "lease_until",
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="leased until"),
@@ -1322,7 +1322,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "places",
-                    models.JSONField(blank=True, default=dict, editable=False, verbose_name="where long sweeps go on"),
+                    models.JSONField(blank=True, default=dict, editable=False, verbose_name="positions of long sweeps"),
                 ),
                 (
                     "report",

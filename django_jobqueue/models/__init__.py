@@ -1,4 +1,4 @@
-"""What exists: queues, their jobs, schedules, workers, and what operators did."""
+"""The models: queues, jobs, schedules, workers, operations, and the records of maintenance and bulk sends."""
 
 from .blocked_key import BlockedKey
 from .failure_group import FailureGroup

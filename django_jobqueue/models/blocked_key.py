@@ -9,7 +9,7 @@ from .job import Job
 
 
 class BlockedKey(Job):
-    """A key held by a job that failed for good; the row is that job."""
+    """A key that is blocked by a job that failed for good; the row is that job."""
 
     objects = BlockedKeyManager()  # type: ignore[assignment,misc]
 

@@ -6,7 +6,7 @@ from .job import Job
 
 
 class FailureGroup(Job):
-    """Jobs that failed in the same place; the row is the latest of them."""
+    """Jobs that failed in the same place in the code; the row is the latest of them."""
 
     class Meta:
         app_label = "jobqueue"

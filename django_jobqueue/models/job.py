@@ -38,7 +38,7 @@ from ..states import (
 )
 from ..text import MAX_QUEUE_NAME
 
-MAX_STORED_BYTES = 64 * 1024 * 1024  # the law behind JOBQUEUE["MAX_DATA_BYTES"]
+MAX_STORED_BYTES = 64 * 1024 * 1024  # a constraint of the table, larger than any JOBQUEUE["MAX_DATA_BYTES"]
 
 
 def _among(states: frozenset[Any]) -> Q:
@@ -49,14 +49,16 @@ class Job(models.Model):
     """One row: data to be handled in a queue.
 
     The table is partitioned by queue, so its primary key in the database is (id, queue); for Django it is the id.
-    Every attempt writes the row anew: so what is rarely set is null, and the inherited options carry no CHECK (their
-    queue and the verbs have checked them). And each time PostgreSQL compares all columns that an index knows, walking
-    over those before each: so these come first, and of them those of a fixed width. What an index compares has the
-    collation C: keys are bytes, and an upgrade of the system's locales must not reorder them.
+
+    Every attempt writes a new version of the row. So columns that are rarely set are null, and inherited options have
+    no CHECK constraints: the queue and the verbs have checked them. For each new version PostgreSQL compares all
+    columns of the indexes, and reads over the columns before them. So the columns of indexes come first, and among them
+    those of a fixed width. Columns of indexes have the collation C, so that an upgrade of the system's locales does not
+    change their order.
     """
 
     id = models.UUIDField(_("id"), primary_key=True, default=uuid7, editable=False)
-    # The order of sends. ``position`` must come after ``seq``: its default is the number ``seq`` was just given.
+    # The order of sends. ``position`` must come after ``seq``: its default is the number that ``seq`` was given.
     seq = models.BigIntegerField(_("sequence number"), db_default=NextSeq(), editable=False)
     position = models.BigIntegerField(_("position"), db_default=CurrentSeq(), editable=False)
     created_at = models.DateTimeField(_("created at"), db_default=StatementTimestamp(), editable=False)
@@ -67,8 +69,8 @@ class Job(models.Model):
         "jobqueue.Queue",
         verbose_name=_("queue"),
         on_delete=models.CASCADE,
-        db_constraint=False,  # no look-up on the hot path
-        db_index=False,  # every index begins with the queue, or needs none
+        db_constraint=False,  # no lookup on the hot path
+        db_index=False,  # the indexes begin with the queue, or do not need it
         related_name="jobs",
     )
     state = models.CharField(_("state"), max_length=20, choices=JobState, db_default=JobState.CREATED, editable=False)
@@ -94,7 +96,7 @@ class Job(models.Model):
     started_at = models.DateTimeField(_("started at"), null=True, blank=True, editable=False)
     attempt_finished_at = models.DateTimeField(_("attempt ended at"), null=True, blank=True, editable=False)
 
-    # No index knows what follows.
+    # The columns below are in no index.
     sent_xid = models.BigIntegerField(_("sender's transaction"), db_default=CurrentXid(), editable=False)
     attempt = models.IntegerField(_("attempt"), db_default=0, editable=False)
     retry_count = models.IntegerField(_("retry count"), db_default=0, editable=False)
@@ -120,15 +122,15 @@ class Job(models.Model):
     expire_at = models.DateTimeField(_("expires at"), null=True, blank=True, editable=False)
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True, editable=False)
     last_retry_at = models.DateTimeField(_("last retry at"), null=True, blank=True, editable=False)
-    cancel_requested_at = models.DateTimeField(_("cancel asked at"), null=True, blank=True, editable=False)
+    cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True, blank=True, editable=False)
     first_start_after = models.DateTimeField(_("first start after"), null=True, blank=True, editable=False)
     claim_xmin = models.BigIntegerField(_("first claim's snapshot"), null=True, blank=True, editable=False)
     incarnation = models.UUIDField(_("worker's incarnation"), null=True, blank=True, editable=False)
-    # Drawn by the claimer and compared by every statement that finishes its attempt. See ``django_jobqueue.claims``.
-    claim_number = models.BigIntegerField(_("number of its claim"), null=True, blank=True, editable=False)
-    # The transaction that last changed the state without completing the job: an operator's selection is bounded by it.
-    moved_xid = models.BigIntegerField(_("transaction of its last change"), null=True, blank=True, editable=False)
-    # Claimed by a grouped read: until it ends, the later jobs of its group in that batch depend on it.
+    # A random number, compared by every statement that finishes the attempt. See ``django_jobqueue.claims``.
+    claim_number = models.BigIntegerField(_("claim number"), null=True, blank=True, editable=False)
+    # The transaction that last changed the state without completing the job. It limits the selections of operators.
+    moved_xid = models.BigIntegerField(_("transaction of the last change"), null=True, blank=True, editable=False)
+    # Claimed by a grouped read: until the job ends, later jobs of its group in the same batch depend on it.
     grouped = models.BooleanField(_("claimed by group"), null=True, blank=True, editable=False)
     progress = models.FloatField(_("progress"), null=True, blank=True, editable=False)
     progress_text = models.CharField(_("progress text"), max_length=255, blank=True, db_default="", editable=False)
@@ -141,7 +143,7 @@ class Job(models.Model):
     note = models.TextField(_("operator's note"), blank=True, db_default="", editable=False)
     attempts = models.JSONField(_("failed attempts"), db_default=EmptyJsonList(), editable=False)
 
-    carried: Any = models.JSONField(_("carried from its sender"), null=True, blank=True, editable=False)
+    carried: Any = models.JSONField(_("carried from the sender"), null=True, blank=True, editable=False)
     source_id = models.UUIDField(_("copied from"), null=True, blank=True, editable=False)
     source_queue = models.CharField(
         _("source queue"), max_length=MAX_QUEUE_NAME, blank=True, db_default="", editable=False
@@ -150,14 +152,14 @@ class Job(models.Model):
 
     objects = JobQuerySet.as_manager()
 
-    # Not columns: what a claim carries besides. The number of the claim is here and not read from its column, because
-    # the column may hold another claim by now.
+    # Not columns, but further facts of a claim. The number of the claim is kept here, because the column may have the
+    # number of another claim by now.
     held_number: int | None = None
-    leaf: str = ""  # the part of the table it lies in, where that is known
-    ctid: str = "(0,0)"  # and where in it the claim put it: (0,0) is nowhere
-    handed_over: int = 0  # how many claims in a row came by hand-over
-    deadline: float = 0.0  # when its time is used up, by the monotonic clock of the machine that works on it
-    begin_by: float = 0.0  # by that clock: when its claim has to be verified before its handler starts
+    leaf: str = ""  # the partition of the row, if known
+    ctid: str = "(0,0)"  # the place of the row in the partition after the claim; (0,0) if not known
+    handed_over: int = 0  # how many consecutive claims of the lane were handed over
+    deadline: float = 0.0  # of the attempt, by the monotonic clock of the worker's machine
+    begin_by: float = 0.0  # by the same clock: after this time the claim is verified before the handler starts
 
     class Meta:
         app_label = "jobqueue"
@@ -172,7 +174,7 @@ class Job(models.Model):
             ("see_job_data", "Can see data and output of jobs"),
         ]
         indexes: ClassVar = [
-            # What a fetch reads: only what can be fetched, in its order.
+            # Read by fetches: only fetchable jobs, in the order of fetching.
             models.Index(
                 F("queue"),
                 F("priority").desc(),
@@ -180,11 +182,11 @@ class Job(models.Model):
                 name="jobqueue_job_fetchable",
                 condition=_among(ELIGIBLE) & Q(hold=None),
             ),
-            # Who runs what: recovery, expiry and the reset look only at what is running.
+            # Running jobs by worker, for recovery and expiry.
             models.Index(fields=["assignee", "queue"], name="jobqueue_job_running", condition=_among(RUNNING)),
             models.Index(fields=["queue", "delete_at"], name="jobqueue_job_to_delete", condition=~Q(delete_at=None)),
             models.Index(fields=["queue", "start_after"], name="jobqueue_job_until", condition=Q(hold=Hold.UNTIL)),
-            # The lanes. ``hold`` stands before ``seq`` so that a thousand delayed jobs do not hide the head.
+            # The lanes. ``hold`` comes before ``seq``, so that a thousand delayed jobs do not hide the head.
             models.Index(
                 fields=["queue", "singleton_key", "hold", "seq"],
                 name="jobqueue_job_lane",
@@ -208,15 +210,15 @@ class Job(models.Model):
                 name="jobqueue_job_group",
                 condition=~Q(group_key="") & _among(OCCUPIED | DEAD),
             ),
-            # Not ``_among(RUNNING)``: then the planner, once it believes that nothing runs, takes the index of all that
-            # runs for each group.
+            # Not ``_among(RUNNING)``: with it the planner would use the index of all running jobs for each group, once
+            # its statistics say that no job is running.
             models.Index(
                 fields=["queue", "group_key"],
                 name="jobqueue_job_group_running",
                 condition=~Q(group_key="") & ~_among(frozenset(JobState) - RUNNING),
             ),
-            # What may keep the jobs without a group waiting. The others of them are found along the fetchable jobs: a
-            # job that succeeds the first time is in no index of groups.
+            # Jobs without a group that may keep later ones waiting. The others are found along the fetchable jobs, so a
+            # job that succeeds at its first attempt is in no index of groups.
             models.Index(
                 fields=["queue", "seq"],
                 name="jobqueue_job_no_group_waiting",
@@ -240,7 +242,7 @@ class Job(models.Model):
                 fastupdate=False,
                 condition=_among(ELIGIBLE) & Q(hold=None) & ~Q(tags=[]),
             ),
-            # For ranges of time and number over a large table; it costs a send nothing that could be measured.
+            # For ranges of times and numbers in a large table; its cost for a send is too small to measure.
             BrinIndex(
                 fields=["seq", "created_at", "started_at", "attempt_finished_at", "finalized_at"],
                 name="jobqueue_job_ranges",
@@ -248,7 +250,7 @@ class Job(models.Model):
             ),
         ]
         constraints: ClassVar = [
-            # The law of strict FIFO. The fetch never offers a job that would break it; see docs/explanation/lanes.md.
+            # Enforces strict FIFO. A fetch never offers a job that would violate it; see docs/explanation/lanes.md.
             models.UniqueConstraint(
                 fields=["queue", "singleton_key"],
                 name="jobqueue_job_one_blocker_per_key",
@@ -322,27 +324,27 @@ class Job(models.Model):
 
     @property
     def claim(self) -> Claim | None:
-        """The claim by which this very object was fetched; none if it was only read."""
+        """The claim with which this object was fetched; ``None`` if it was only read."""
         kept: Claim | None = self.__dict__.get("_claim")
         if kept is None and self.held_number is not None:
             kept = self.__dict__["_claim"] = Claim(self.id, self.attempt, self.held_number)
         return kept
 
     def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
-        """Read the columns again. The claim stays the one by which the job was fetched."""
-        _ = self.claim  # before its attempt is read again
+        """Read the columns again; the claim with which the job was fetched is kept."""
+        _ = self.claim  # built before ``attempt`` is read again
         super().refresh_from_db(*args, **kwargs)
 
     @property
     def came_by_group(self) -> bool:
-        """Whether this very object was returned by a grouped read; the database is not asked."""
+        """Whether this object was returned by a grouped read, without a query."""
         return bool(self.__dict__.get("grouped"))
 
     @classmethod
     def from_row(cls, db: str, names: Sequence[str], row: Sequence[Any]) -> Self:
-        """A job as it came from a hot statement; columns that were not read load themselves when asked for.
+        """A job from the row of a frequent statement; columns that were not read are deferred.
 
-        It goes around ``Model.__init__`` because that costs more than the claim itself.
+        ``Model.__init__`` is not called, because it takes longer than the claim itself.
         """
         job = cls.__new__(cls)
         state = ModelState()

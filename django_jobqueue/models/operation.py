@@ -11,7 +11,7 @@ from ..text import MAX_QUEUE_NAME
 
 
 class Operation(models.Model):
-    """Who did what to which jobs, why, and how far it got."""
+    """An act of an operator on many jobs: the verb, the jobs, the operator, the reason and the progress."""
 
     class State(models.TextChoices):
         RUNNING = "running", _("running")
@@ -24,9 +24,11 @@ class Operation(models.Model):
     reason = models.TextField(_("reason"), blank=True, db_default="")
     queue = models.CharField(_("queue"), max_length=MAX_QUEUE_NAME, blank=True, db_default="")
     state = models.CharField(_("state"), max_length=10, choices=State, db_default=State.DONE)
-    selection = models.JSONField(_("selection"), default=dict, blank=True)  # the frozen filter, or the ids
-    snapshot = models.TextField(_("snapshot of the confirmation"), blank=True, db_default="")  # what the operator saw
-    cursor = models.JSONField(_("how far it got"), null=True, blank=True)
+    selection = models.JSONField(_("selection"), default=dict, blank=True)  # the filters, or the ids
+    snapshot = models.TextField(
+        _("snapshot of the confirmation"), blank=True, db_default=""
+    )  # of what the operator was shown
+    cursor = models.JSONField(_("progress"), null=True, blank=True)
     moved = models.PositiveBigIntegerField(_("moved"), db_default=0)
     refused = models.PositiveBigIntegerField(_("refused"), db_default=0)
     details = models.JSONField(_("details"), default=dict, blank=True)
@@ -39,7 +41,7 @@ class Operation(models.Model):
         verbose_name = _("operation")
         verbose_name_plural = _("operations")
         indexes: ClassVar = [
-            # Every housekeeping process asks each few seconds which are to be continued.
+            # Every housekeeping process asks every few seconds which operations are to be continued.
             models.Index(fields=["id"], condition=models.Q(state="running"), name="jobqueue_operation_running"),
         ]
 

@@ -12,9 +12,9 @@ from ..text import MAX_QUEUE_NAME
 class PendingRelease(models.Model):
     """A lane whose next job could not be released by the transaction that ended the job before it.
 
-    The key or the row of the next job was locked by another transaction, or the transaction could not look again. It is
-    stored in that transaction, so that a snapshot that shows the end of the job also shows the pending release. The
-    housekeeping process releases the lane and deletes the row.
+    The key or the row of the next job was locked by another transaction, or the transaction could not read the lane
+    again. The row is stored in that transaction, so that every snapshot with the end of the job also has the pending
+    release. The housekeeping process releases the lane and deletes the row.
     """
 
     queue = models.CharField(_("queue"), max_length=MAX_QUEUE_NAME)

@@ -14,7 +14,7 @@ from ..text import MAX_QUEUE_NAME
 
 
 class Queue(models.Model):
-    """A named line of jobs with one policy and the defaults its jobs inherit."""
+    """A named list of jobs with one policy and the defaults that its jobs inherit."""
 
     name = models.CharField(_("name"), max_length=MAX_QUEUE_NAME, primary_key=True, db_collation="C")
     policy = models.CharField(_("policy"), max_length=20, choices=QueuePolicy, db_default=QueuePolicy.STANDARD)
@@ -45,7 +45,7 @@ class Queue(models.Model):
         null=True,
         blank=True,
         on_delete=models.SET_NULL,
-        db_constraint=False,  # a missing dead-letter queue never prevents anything
+        db_constraint=False,  # a missing dead-letter queue must not prevent that a job fails
         related_name="+",
     )
     warning_queue_size = models.PositiveIntegerField(_("backlog warning"), null=True, blank=True)

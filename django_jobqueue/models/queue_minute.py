@@ -9,7 +9,7 @@ from ..postgresql import ListField
 
 
 class QueueMinute(models.Model):
-    """What happened in one queue in one minute: counters, and log-scale histograms of waiting and running."""
+    """Statistics of one queue and minute: counters, and logarithmic histograms of waiting and running times."""
 
     queue = models.ForeignKey(
         "jobqueue.Queue",

@@ -9,7 +9,7 @@ from ..postgresql import ListField
 
 
 class QueueTotal(models.Model):
-    """The sum of all minutes of a queue, also of those that are deleted by now: a counter never goes back."""
+    """The sum of all minutes of a queue, including deleted minutes, so that counters never decrease."""
 
     queue = models.OneToOneField(
         "jobqueue.Queue",

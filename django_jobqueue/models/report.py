@@ -9,11 +9,11 @@ from ..expressions import StatementTimestamp
 
 
 class Report(models.Model):
-    """A page that ``jobs analyze`` made of the past: figures, keys and fingerprints, never data."""
+    """A page that ``jobs analyze`` created: statistics, keys and fingerprints, but no data of jobs."""
 
     created_at = models.DateTimeField(_("created at"), db_default=StatementTimestamp(), editable=False)
     jobs = models.PositiveBigIntegerField(_("jobs"), editable=False)
-    queues = models.TextField(_("queues"), blank=True, default="", editable=False)  # empty: all of them
+    queues = models.TextField(_("queues"), blank=True, default="", editable=False)  # empty: all queues
     page = models.TextField(_("page"), editable=False)
 
     class Meta:

@@ -27,8 +27,8 @@ _PLAIN = ("cron", *(name for name in _DEFAULTS if name != "enabled"))
 class Schedule(models.Model):
     """A cron line that sends jobs.
 
-    ``next_at`` is the first slot that no scheduler has handled. It is empty while the schedule is off, and for a
-    moment after its cron line, its zone or its being on was changed by ``update()``: then the next scheduler fills it.
+    ``next_at`` is the first slot that has not been handled. It is empty while the schedule is off, and for a moment
+    after ``update()`` changed the cron line, the time zone or ``enabled``: the next housekeeping process then sets it.
     """
 
     name = models.CharField(_("name"), max_length=MAX_SCHEDULE_NAME, primary_key=True, db_collation="C")
@@ -69,13 +69,13 @@ class Schedule(models.Model):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Write the row and, if its cron line, its zone or its being on is new, when it is due next.
+        """Write the row, and ``next_at`` if the cron line, the time zone or ``enabled`` has changed.
 
-        Otherwise that is left as it is in the database, because a scheduler may have moved it since this object was
-        loaded. Raises ``InvalidOption`` for a line that makes no sense or never fires, unless the schedule is off.
+        Otherwise ``next_at`` is not written, because a housekeeping process may have moved it since this object was
+        loaded. Raises ``InvalidOption`` for a cron line that is not valid or never fires, unless the schedule is off.
         """
-        given = kwargs.get("update_fields")
-        if given is not None and TIMING.isdisjoint(given):
+        names = kwargs.get("update_fields")
+        if names is not None and TIMING.isdisjoint(names):
             super().save(*args, **kwargs)
             return
         using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
@@ -85,16 +85,16 @@ class Schedule(models.Model):
             self.next_at = first
             super().save(*args, **kwargs)
             return
-        same = When(**{name: self._value(name) for name in TIMING}, next_at__isnull=False, then=F("next_at"))
-        unsaved: Any = Case(same, default=Value(first, models.DateTimeField()))
+        unchanged = When(**{name: self._value(name) for name in TIMING}, next_at__isnull=False, then=F("next_at"))
+        unsaved: Any = Case(unchanged, default=Value(first, models.DateTimeField()))
         self.next_at, self.updated_at = unsaved, now
-        kwargs["update_fields"] = {*(self._written() if given is None else given), "next_at", "updated_at"}
+        kwargs["update_fields"] = {*(self._written() if names is None else names), "next_at", "updated_at"}
         super().save(*args, **kwargs)
         self.refresh_from_db(using=using, fields=["next_at"])
 
     @property
     def description(self) -> str:
-        """What the cron line says, in English; the line itself if it makes no sense."""
+        """The cron line in English; the line itself if it is not valid."""
         try:
             first_slot(self.cron, self.timezone, clock.now())
         except InvalidOption:
@@ -103,7 +103,7 @@ class Schedule(models.Model):
 
     @property
     def problem(self) -> str:
-        """Why it cannot send its jobs, or nothing."""
+        """Why it cannot send its jobs; empty if it can."""
         try:
             self.check_options()
         except JobQueueError as error:
@@ -111,7 +111,7 @@ class Schedule(models.Model):
         return ""
 
     def next_slots(self, count: int = 5) -> list[datetime]:
-        """When it is due next, or would be if it were on, by the clock of its zone; none if its line makes no sense."""
+        """The next slots in local time, also if the schedule is off; none if its cron line is not valid."""
         try:
             first_slot(self.cron, self.timezone, clock.now())
         except InvalidOption:
@@ -119,14 +119,14 @@ class Schedule(models.Model):
         return next_slots(self.cron, self.timezone, clock.now(), count)
 
     def check_options(self) -> dict[str, Any]:
-        """Its options as the verbs take them, or the error with which a verb would refuse them."""
+        """Its options as the verbs take them. Raises the error with which a verb would refuse them."""
         options = self._value("options")
         if not isinstance(options, dict):
             raise InvalidOption("options", f"expected a dict, got a value of type {type(options).__name__}")
         if wrong := sorted(set(options) & {*_PLAIN, "queue", "enabled"}):
             raise InvalidOption("options", f"{wrong[0]!r} is not an option of jobs")
         cleaned = clean_schedule_options({name: self._value(name) for name in _PLAIN} | options)
-        if self.queue_id is not None:  # else a form says so itself
+        if self.queue_id is not None:  # otherwise the form reports it
             self._check_queue(cleaned["singleton_key"])
         return cleaned
 
@@ -138,7 +138,7 @@ class Schedule(models.Model):
             raise KeyRequired(self.queue_id)
 
     def clean(self) -> None:
-        """For forms: what a verb would refuse is refused, beside the field that is wrong."""
+        """For forms: the error of a verb becomes an error of the field that is wrong."""
         try:
             self.check_options()
         except InvalidData as error:
@@ -163,7 +163,7 @@ class Schedule(models.Model):
         return (name for name in fields if name not in ("name", "last_slot", "created_at"))
 
     def _value(self, name: str) -> Any:
-        """What is or will be in this column, because a new object does not know what the database fills in."""
+        """The value of this column, or its default if the object is new and the database sets it."""
         value = getattr(self, name)
         return schedule_defaults()[name] if isinstance(value, DatabaseDefault) else value
 
@@ -171,14 +171,14 @@ class Schedule(models.Model):
 def _now(using: str) -> datetime:
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT statement_timestamp()")
-        found: datetime = cursor.fetchone()[0]
-    return found
+        now: datetime = cursor.fetchone()[0]
+    return now
 
 
 class ScheduleRun(models.Model):
-    """One slot of a schedule, and the job it sent: the row that makes five schedulers send one job.
+    """One slot of a schedule, and the job that was sent. The row ensures that several workers send one job.
 
-    No job was sent if the queue was paused, its policy's slot taken, or the schedule's options were refused.
+    ``job_id`` is null if the queue was paused, its policy allowed no other job, or the options were refused.
     """
 
     schedule = models.ForeignKey(

@@ -11,7 +11,7 @@ from ..text import MAX_QUEUE_NAME
 
 
 class JobWrite(models.Model):
-    """A write of many jobs that was committed, so that the same one does nothing when it is repeated."""
+    """A committed write of many jobs, recorded so that repeating the write sends nothing."""
 
     id = models.CharField(_("write"), max_length=200, primary_key=True)
     queue = models.CharField(_("queue"), max_length=MAX_QUEUE_NAME)
@@ -28,9 +28,9 @@ class JobWrite(models.Model):
 
 
 class SentRow(models.Model):
-    """A row of a file that was sent, so that it is not sent again when the file is.
+    """A sent row of a file, recorded so that sending the file again does not send the row again.
 
-    It outlives its job. What the id is made of is said in ``pipeline/bulk_sending.py``.
+    It is kept longer than the job. ``pipeline/bulk_sending.py`` describes how the id is computed.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -48,10 +48,10 @@ class SentRow(models.Model):
 
 
 class StagedJob(models.Model):
-    """A row that a task of Spark has brought, and that becomes a job when its whole write is committed.
+    """A row that a Spark task has written, and that becomes a job when the whole write is committed.
 
-    Not logged and without an index, because it lives for seconds. Texts, because that is what is quick to bring; the
-    commit makes of them what they are.
+    The table is unlogged and has no index, because rows live for seconds. Most columns are texts, because these are
+    fast to write; the commit converts them.
     """
 
     row_id = models.BigAutoField(primary_key=True)
@@ -59,11 +59,11 @@ class StagedJob(models.Model):
     partition = models.IntegerField()
     attempt = models.BigIntegerField()
     row = models.BigIntegerField()
-    number = models.BigIntegerField(null=True)  # what the rows are ordered by: one of these three
+    number = models.BigIntegerField(null=True)  # the value that the rows are ordered by: one of these three
     real = models.FloatField(null=True)
     text = models.TextField(null=True, db_collation="C")
-    place = models.BigIntegerField(null=True)  # in what order, if those are equal
-    identity = models.TextField(null=True)  # of a row of a file: equal rows have the same
+    place = models.BigIntegerField(null=True)  # the order of rows with equal values
+    identity = models.TextField(null=True)  # of a row of a file: equal rows have the same identity
     job = models.TextField(null=True)
     name = models.TextField(null=True)
     singleton_key = models.TextField(null=True)

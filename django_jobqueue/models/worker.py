@@ -11,7 +11,7 @@ from ..postgresql import ListField
 
 
 class Worker(models.Model):
-    """A process that fetches and runs handlers: a name, and a new incarnation each time it starts."""
+    """A process that fetches jobs and runs handlers. Its row is an incarnation: each start creates a new one."""
 
     id = models.UUIDField(_("incarnation"), primary_key=True, default=uuid7, editable=False)
     name = models.CharField(_("name"), max_length=255)
@@ -22,7 +22,7 @@ class Worker(models.Model):
     capacity = models.PositiveIntegerField(_("capacity"), db_default=1)
     version = models.CharField(_("version"), max_length=40, blank=True, db_default="")
     has_session_lock = models.BooleanField(_("holds a session lock"), db_default=False)
-    # Its own timings, by which others judge it; a fleet may be configured differently.
+    # Its own settings, by which other workers decide whether it is lost; settings may differ between workers.
     unlocked_seconds = models.FloatField(_("lost after (s), without its lock"), null=True, blank=True)
     lost_seconds = models.FloatField(_("lost after (s)"), null=True, blank=True)
     stop_grace_seconds = models.FloatField(_("grace after expiry (s)"), null=True, blank=True)
@@ -30,7 +30,7 @@ class Worker(models.Model):
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=StatementTimestamp())
     stopping_at = models.DateTimeField(_("stopping since"), null=True, blank=True)
     stopped_at = models.DateTimeField(_("stopped at"), null=True, blank=True)
-    exit_text = models.CharField(_("how it ended"), max_length=255, blank=True, db_default="")
+    exit_text = models.CharField(_("exit"), max_length=255, blank=True, db_default="")
     stats = models.JSONField(_("statistics"), default=dict, blank=True)
 
     class Meta:

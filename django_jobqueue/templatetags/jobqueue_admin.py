@@ -1,4 +1,4 @@
-"""What the admin's templates say about jobs."""
+"""Filters and tags for the templates of the admin."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def last_line(error: str) -> str:
 
 @register.filter
 def percent(share: float) -> str:
-    """How far a handler says it is, from 0 to 1."""
+    """A share from 0 to 1 in percent."""
     return f"{share:.0%}"
 
 
@@ -49,7 +49,7 @@ def ago(value: datetime | None) -> str:
 
 @register.simple_tag
 def overview_of(request: HttpRequest) -> dict[str, Any] | None:
-    """What the first page shows, to whom may see jobs."""
+    """The context of the first page; ``None`` if the user may not view jobs."""
     return overview(request) if may_look(request) else None
 
 

@@ -23,7 +23,7 @@ def user_with(*permissions: str, name: str = "olga", **fields: Any) -> User:
 
 @pytest.fixture
 def login(db: None) -> Login:
-    """``login("view_job", "retry_job")``: a client of somebody on the staff who may do just that."""
+    """``login("view_job", "retry_job")``: a client of a staff user with only these permissions."""
 
     def client_of(*permissions: str, **fields: Any) -> Client:
         client = Client()
@@ -35,7 +35,7 @@ def login(db: None) -> Login:
 
 @pytest.fixture
 def boss(db: None) -> Client:
-    """Somebody who may do everything."""
+    """A client of a superuser."""
     client = Client()
     client.force_login(User.objects.create_superuser("boss", password="x"))
     return client

@@ -1,4 +1,4 @@
-"""Addresses of the admin's pages, and a reader of what they contain."""
+"""URLs of the admin's pages, and a parser of their content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def edit_url(job: Any) -> str:
 
 
 def addresses(ids: dict[str, UUID | str]) -> list[str]:
-    """Every address of our screens; ``ids`` says which row of each model to name."""
+    """Every URL of our pages; ``ids`` has the row of each model to use."""
     found = []
     for model, screen in admin.site._registry.items():
         if model._meta.app_label != "jobqueue":
@@ -42,7 +42,7 @@ def addresses(ids: dict[str, UUID | str]) -> list[str]:
 
 
 class Reader(HTMLParser):
-    """What a browser would make of a page: its tags and its text."""
+    """A page as a browser parses it: its tags and its text."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Blocked keys: the list, who waits behind, retry and skip."""
+"""Blocked keys: the list, the waiting jobs, retry and skip."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_each_says_what_blocks_it_and_who_waits(boss, fifo_queue):
     assert f"#{blocker.seq} ShopError: card expired" in page
     assert f"#{waiting[0].seq}" in page
     assert f"#{waiting[1].seq}" not in page
-    assert "nothing waits" in page
+    assert "no job waits" in page
     assert boss.get(f"{BLOCKED}{alone.pk}/change/").url == job_url(alone)
 
 
@@ -46,12 +46,12 @@ def test_the_longest_blocked_of_all_queues_comes_first(boss, fifo_queue):
     other = QueueFactory(policy="key_strict_fifo", name="other")
     for hours, queue, key in ((1, fifo_queue, "a"), (3, other, "b"), (2, fifo_queue, "c")):
         block(queue, key, finalized_at=ago(hours=hours))
-    JobFactory(queue=QueueFactory(), state=JobState.FAILED)  # failed, and blocks nobody
+    JobFactory(queue=QueueFactory(), state=JobState.FAILED)  # failed, but blocks no key
 
     assert keys(boss) == ["b", "c", "a"]
     assert keys(boss, "queue=other") == ["b"]
     assert keys(boss, "q=c") == ["c"]
-    assert keys(boss, "q=nobody") == []
+    assert keys(boss, "q=missing") == []
 
 
 def test_there_are_pages(boss, fifo_queue, monkeypatch):

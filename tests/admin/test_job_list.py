@@ -1,4 +1,4 @@
-"""The list of jobs: filters, search, ranges, older and newer, and what is done to the selected ones."""
+"""The list of jobs: filters, search, ranges, older and newer jobs, and actions on selected jobs."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_page_that_looked_far_enough_says_so(boss, queue, monkeypatch):
 
     page = boss.get(f"{JOBS}?handler=rare")
 
-    assert "Looked through 10 jobs" in read(page).text
+    assert "10 jobs were searched" in read(page).text
     cl = page.context["cl"]
     for _ in range(5):
         if cl.result_list:
@@ -202,7 +202,7 @@ def test_a_preview_says_what_will_happen_and_changes_nothing(boss, jobs):
     page = read(act(boss, "retry_jobs", jobs["failed"], jobs["done"]))
 
     assert "gets one more attempt" in page.text
-    assert "nothing: it is completed" in page.text
+    assert "nothing, because it is completed" in page.text
     assert reread(jobs["failed"]).state == "failed"
     assert not Operation.objects.exists()
 
@@ -246,7 +246,7 @@ def test_select_all_means_what_the_filters_find(boss, queue, jobs):
     spared = JobFactory(queue=queue, name="mail", state=JobState.FAILED)
 
     preview = act(boss, "retry_jobs", others[0], query="handler=ship", select_across=1)
-    assert "All 4 jobs that the filters find" in read(preview).text
+    assert "All 4 jobs that match the filters" in read(preview).text
     response = act(boss, "retry_jobs", others[0], query="handler=ship&older=1", select_across=1, confirmed=1)
     late = JobFactory(queue=queue, name="ship", state=JobState.FAILED)
     page = boss.get(response.url).content.decode()

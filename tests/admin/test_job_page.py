@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.admin.json_tree import MOST_NODES, json_tree
-from django_jobqueue.admin.timeline import drawn, stages
+from django_jobqueue.admin.timeline import drawn, spans_of
 from django_jobqueue.admin.wording import duration
 from django_jobqueue.models import Job, Operation
 from django_jobqueue.states import JobState
@@ -26,7 +26,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "shop.py", line 3\nShopE
 
 @pytest.fixture
 def blocked(fifo_queue):
-    """Two done, the blocking one, and two behind it."""
+    """Two completed jobs, the blocking job, and two jobs behind it."""
     lane = {"queue": fifo_queue, "singleton_key": "ada", "name": "ship"}
     done = [JobFactory(**lane, state=JobState.COMPLETED) for _ in range(2)]
     failed = JobFactory(
@@ -108,7 +108,7 @@ def test_asked_it_is_done(boss, blocked, verb, state):
     assert Operation.objects.get().reason == "because"
 
 
-def test_of_two_who_retry_at_once_the_second_is_told(boss, blocked):  # F70
+def test_of_two_operators_who_retry_at_once_the_second_is_told(boss, blocked):  # F70
     _, failed, _ = blocked
     services.retry(failed)
 
@@ -142,7 +142,12 @@ def test_retry_with_other_data_is_recorded_and_keeps_what_was_hidden(boss, block
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    (("{", "This is not JSON"), ("[" * 5000, "This is not JSON"), ('"\\ud800"', "surrogate"), ("NaN", "NaN")),
+    (
+        ("{", "This is not valid JSON"),
+        ("[" * 5000, "This is not valid JSON"),
+        ('"\\ud800"', "surrogate"),
+        ("NaN", "NaN"),
+    ),
 )
 def test_data_that_is_no_json_is_refused(boss, blocked, text, said):
     _, failed, _ = blocked
@@ -193,7 +198,7 @@ def test_a_timeline_has_a_stretch_for_each_wait_and_attempt(queue):
         attempts=tries,
     )
 
-    found = stages(job)
+    found = spans_of(job)
 
     assert [(stage.kind, stage.seconds / 60) for stage in found] == [
         ("waited", 5), ("failed", 1), ("waited", 4), ("failed", 1), ("waited", 9), ("completed", 10),
@@ -206,7 +211,7 @@ def test_a_timeline_has_a_stretch_for_each_wait_and_attempt(queue):
 def test_a_timeline_survives_a_strange_history(queue):
     job = JobFactory(queue=queue, state=JobState.FAILED, attempts=[{"attempt": 1}, {"started": 5, "ended": "x"}])
 
-    assert "<svg" in drawn(stages(job))
+    assert "<svg" in drawn(spans_of(job))
 
 
 def test_json_opens_and_closes_and_ends_somewhere():

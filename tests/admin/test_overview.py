@@ -1,4 +1,4 @@
-"""The first page: what needs a person, figures, charts, and what a refresh costs."""
+"""The first page: what needs attention, figures, charts, and what a refresh costs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_when_all_is_well_it_says_so(boss, queue):
 
     page = read(boss.get(OVERVIEW)).text
 
-    assert "How it goes" in page
+    assert "Throughput and latency" in page
     assert "Jobs per minute" in page
 
 
-def test_what_needs_a_person_comes_first(boss, queue, fifo_queue):
+def test_what_needs_attention_comes_first(boss, queue, fifo_queue):
     JobFactory(queue=fifo_queue, singleton_key="ada", state=JobState.FAILED, error="ShopError: broken")
     Worker.objects.create(name="gone", heartbeat_at=ago(hours=1))
     services.update_queue(queue.name, warning_queue_size=5)
@@ -53,12 +53,20 @@ def test_what_needs_a_person_comes_first(boss, queue, fifo_queue):
 
     page = read(boss.get(OVERVIEW)).text
 
-    for text in ("ada", "ShopError: broken", "gone", "work is long", "7 jobs wait", "Jobs of orders fail", "late"):
+    for text in (
+        "ada",
+        "ShopError: broken",
+        "gone",
+        "Many jobs wait in work",
+        "7 jobs wait",
+        "Most jobs of orders fail",
+        "late",
+    ):
         assert text in page
-    assert page.index("What needs a person") < page.index("How it goes")
+    assert page.index("Needs attention") < page.index("Throughput and latency")
 
 
-def test_dead_letters_wait_for_a_person_and_not_for_a_worker(boss, queue):
+def test_dead_letters_wait_for_an_operator_and_not_for_a_worker(boss, queue):
     letters = QueueFactory(name="letters")
     services.update_queue(queue.name, dead_letter=letters.name)
     JobFactory(queue=letters, created_at=ago(hours=2), start_after=ago(hours=2))
@@ -66,7 +74,7 @@ def test_dead_letters_wait_for_a_person_and_not_for_a_worker(boss, queue):
     page = read(boss.get(OVERVIEW)).text
 
     assert "Dead letters wait in letters" in page
-    assert "Nobody works on" not in page
+    assert "No worker takes jobs of" not in page
 
 
 def test_a_chart_ends_where_counting_has_come_to(queue):
@@ -107,7 +115,7 @@ def test_charts_of_one_queue(boss, queue, fifo_queue):
 
 
 def test_steps_sum_minutes_and_know_percentiles(queue):
-    for number in range(1, 31):  # not the minute that is just running: it is not drawn where a step begins with it
+    for number in range(1, 31):  # not the current minute: it is not drawn if a step begins with it
         minute(queue, number, sent=2, completed=1, waiting=number, waited=[0, 0, 4])
 
     now = timezone.now()
@@ -139,12 +147,12 @@ def test_a_gap_in_what_is_known_is_a_gap_in_the_line():
     assert [values for _, values in chart.table] == [["1"], ["–"], ["2"], ["2"]]  # noqa: RUF001
 
 
-def test_the_pulse_changes_with_what_a_person_should_see(queue, fifo_queue):
+def test_the_pulse_changes_with_what_an_operator_should_see(queue, fifo_queue):
     def beat():
         return pulse(using="default")[0]
 
     marks = [beat()]
-    JobFactory(queue=queue)  # nothing to see
+    JobFactory(queue=queue)  # nothing new to see
     JobFactory(queue=queue, state=JobState.ACTIVE)
     assert beat() == marks[0]
     JobFactory(queue=fifo_queue, singleton_key="ada", state=JobState.FAILED)
@@ -170,7 +178,7 @@ def test_the_pulse_changes_when_a_worker_has_been_silent_for_as_long_as_settings
 def test_a_refresh_asks_the_queue_once(boss, queue, django_assert_num_queries):
     boss.get("/admin/jobqueue/queue/pulse/")
 
-    with django_assert_num_queries(5) as asked:  # session, user, settings on, one question, settings off
+    with django_assert_num_queries(5) as asked:  # session, user, settings on, one query, settings off
         answer = boss.get("/admin/jobqueue/queue/pulse/")
 
     assert set(answer.json()) == {"pulse", "running"}
@@ -180,6 +188,6 @@ def test_a_refresh_asks_the_queue_once(boss, queue, django_assert_num_queries):
 def test_who_may_not_see_jobs_sees_no_figures(login, queue):
     client = login("view_queue")
 
-    assert "How it goes" not in client.get(OVERVIEW).content.decode()
+    assert "Throughput and latency" not in client.get(OVERVIEW).content.decode()
     assert client.get("/admin/jobqueue/queue/pulse/").status_code == 403
     assert client.get("/admin/jobqueue/queue/overview/").status_code == 403

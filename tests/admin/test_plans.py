@@ -1,4 +1,4 @@
-"""Every statement of every page finds its jobs by an index, whatever the statistics say, and there are few of them."""
+"""Every statement of every page uses an index, whatever the statistics say, and a page runs few statements."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ LISTS = (
     f"{JOBS}?state=dead",
     f"{JOBS}?state=completed",
     f"{JOBS}?state=waiting&queue=plain",
-    f"{JOBS}?handler=nobody",
+    f"{JOBS}?handler=missing",
     f"{JOBS}?key=k7",
     f"{JOBS}?queue=ordered&key=k7",
     f"{JOBS}?tag=blue",
-    f"{JOBS}?worker=nobody",
+    f"{JOBS}?worker=missing",
     f"{JOBS}?q=k12",
     f"{JOBS}?q=0190aaaa",
     f"{JOBS}?attempt__range__gte=3",
@@ -82,7 +82,7 @@ def unbounded(plans):
     return [sql for sql in plans.whole if f"LIMIT {MANY + 1}" not in sql]
 
 
-def test_the_lists(boss, filled, django_assert_max_num_queries):
+def test_the_lists(boss, filled, django_assert_max_num_queries):  # F68
     for address in LISTS:
         with django_assert_max_num_queries(MOST_STATEMENTS), explained() as plans:
             assert boss.get(address).status_code == 200
@@ -90,7 +90,7 @@ def test_the_lists(boss, filled, django_assert_max_num_queries):
 
 
 def test_the_minutes_of_a_month_are_read_by_their_index(boss, queue, django_assert_max_num_queries):
-    """Of a week's chart only a week is read, however long minutes are kept."""
+    """The chart of a week reads only a week, however long minutes are kept."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO jobqueue_queueminute (queue_id, minute, waited, ran) "
@@ -135,7 +135,7 @@ def test_a_bit_of_a_large_operation(boss, filled):
 
 @pytest.mark.parametrize("verb", ("retry", "skip", "cancel", "delete"))
 def test_what_was_shown_is_found_by_the_same_indexes(boss, filled, verb):
-    """Whether a change is in a snapshot is asked of the rows that an index found."""
+    """Whether a change is in a snapshot is checked only for rows that an index found."""
     ticked = [str(Job.objects.values_list("pk", flat=True)[0])]
     given = {"action": f"{verb}_jobs", "_selected_action": ticked, "index": 0, "select_across": 1}
     operation = services.begin_operation(verb, selection={}, operator="boss", reason="x")

@@ -1,4 +1,4 @@
-"""Queues: figures, pause and resume, made and changed by the verbs."""
+"""Queues: figures, pause and resume; they are created and changed by verbs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports about the past: listed, linked, and shown as they were made, with nothing allowed to happen in them."""
+"""Reports: listed, linked, and shown as they were created, under a policy that forbids scripts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_first_page_links_the_newest_report(boss):
     assert boss.get(page_of(newest)).content.decode() == "<h1>new</h1>"
 
 
-def test_without_any_one_is_told_how_to_make_one(boss):
+def test_without_reports_the_list_says_how_to_create_one(boss):
     text = boss.get(REPORTS).content.decode()
 
     assert "jobs analyze" in text

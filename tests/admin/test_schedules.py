@@ -1,4 +1,4 @@
-"""Schedules: in words, their slots, run now, on and off, changed."""
+"""Schedules: in words, their slots; run now, turn on and off, change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def page_of(schedule, what="change"):
     return reverse(f"admin:jobqueue_schedule_{what}", args=[schedule.name])
 
 
-def test_it_is_told_in_words(boss, schedule):
+def test_the_list_describes_schedules_in_words(boss, schedule):
     assert "At 02:30 every day" in read(boss.get(SCHEDULES)).text
     assert "Europe/Berlin" in read(boss.get(page_of(schedule))).text
 
@@ -129,7 +129,7 @@ def test_a_schedule_that_is_gone_is_not_found(boss):
         assert boss.post(reverse(f"admin:jobqueue_schedule_{what}", args=["gone"])).status_code == 404
 
 
-def test_one_is_deleted_from_its_page_but_not_a_declared_one(boss, login, schedule):
+def test_a_schedule_is_deleted_from_its_page_unless_settings_declare_it(boss, login, schedule):
     delete = page_of(schedule, "delete")
     assert "delete_selected" not in boss.get(SCHEDULES).content.decode()
     assert login("view_schedule").post(delete, {"post": "yes"}).status_code == 403

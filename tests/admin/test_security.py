@@ -1,4 +1,4 @@
-"""Who may see and do what, on every address; and texts that try to be code."""
+"""Permissions on every URL, and texts that contain HTML or scripts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job(fifo_queue):
 
 @pytest.fixture
 def everywhere(job):
-    """Every address of our screens, naming rows that exist."""
+    """Every URL of our pages, with rows that exist."""
     operation = services.begin_operation("retry", ids=[job.pk], operator="x", reason=SECRET)
     schedule = services.create_schedule("nightly", job.queue_id, "@daily", singleton_key="ada", data=[SECRET])
     worker = Worker.objects.create(name="ada")
@@ -107,7 +107,7 @@ def test_each_action_has_a_permission_of_its_own(login, job, action, permission)
 
 
 @pytest.mark.parametrize("verb", ("retry", "skip", "cancel", "delete"))
-def test_so_has_each_act_on_one_job(login, job, verb):
+def test_each_action_on_one_job_needs_its_permission(login, job, verb):
     client = login("view_job")
 
     assert client.get(act_url(job, verb)).status_code == 403

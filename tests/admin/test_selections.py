@@ -1,4 +1,4 @@
-"""The address of a list, the selection that it means, and the jobs that the list shows are the same."""
+"""The URL of a list, its selection and the jobs that the list shows agree."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ADDRESSES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def jobs(queue, fifo_queue):
-    """Jobs of which each filter finds some, and leaves some."""
+    """Jobs of which each filter matches some, but not all."""
     now, old = timezone.now(), timezone.now() - timedelta(days=3)
     ended = {"assigned_at": now - timedelta(seconds=60), "finalized_at": now, "attempt_finished_at": now}
     made = [JobFactory(queue=queue, state=state, created_at=now) for state in JobState]

@@ -1,4 +1,4 @@
-"""A confirmed action takes the jobs that its page showed; what came since is told and left alone."""
+"""A confirmed action takes the jobs that its page showed; jobs that changed since are counted and not changed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def confirm(client: Any, shown: Any, url: str = f"{JOBS}?state=dead", **more: An
 
 
 def finish(client: Any, response: Any) -> str:
-    """What the page of the operation says when it has ended."""
+    """The text of the operation's page when the operation has ended."""
     client.post(response.url.replace("change/", "advance/"))
     return read(client.get(response.url)).text
 
@@ -68,7 +68,7 @@ def test_select_all_takes_what_had_failed_when_the_page_was_shown(boss, queue, a
     assert [reread(job).state for job in jobs[:5]] == [becomes] * 3 + ["failed"] * 2
     operation = Operation.objects.get()
     assert (operation.state, operation.moved, operation.details["came_later"]) == ("done", 3, 2)
-    assert "came after the confirmation was shown: 2. They were not touched." in text
+    assert "reached this state after the confirmation was shown: 2. They were not changed." in text
 
 
 def test_the_number_on_the_page_is_that_of_the_snapshot(boss, queue):  # B43
@@ -98,7 +98,7 @@ def test_all_blocked_keys_are_those_that_were_shown(boss, fifo_queue):  # F89 B4
     text = finish(boss, response)
 
     assert [reread(job).state for job in jobs[:3]] == ["stopped", "stopped", "failed"]
-    assert "came after the confirmation was shown: 1." in text
+    assert "reached this state after the confirmation was shown: 1." in text
     assert f'href="{BLOCKED}?"' in boss.get(response.url).content.decode()
 
 
@@ -119,7 +119,7 @@ def test_cancel_and_delete_leave_alone_what_came_later(boss, queue, action, stat
 
     assert not Job.objects.filter(pk=first.pk, state=state).exists()
     assert reread(later).state == state
-    assert "They were not touched" in text
+    assert "They were not changed" in text
 
 
 def test_nothing_is_said_when_nothing_came(boss, queue):
@@ -129,7 +129,7 @@ def test_nothing_is_said_when_nothing_came(boss, queue):
     text = finish(boss, confirm(boss, page(boss, "retry_jobs", jobs[0], across=1)))
 
     assert Operation.objects.get().details["came_later"] == 0
-    assert "came later" not in text
+    assert "reached this state after" not in text
 
 
 def test_what_was_counted_in_part_is_said(boss, queue, monkeypatch):
@@ -141,7 +141,7 @@ def test_what_was_counted_in_part_is_said(boss, queue, monkeypatch):
 
     text = finish(boss, confirm(boss, shown))
 
-    assert "came after the confirmation was shown: 2 of the latest 2." in text
+    assert "reached this state after the confirmation was shown: 2 of the latest 2." in text
 
 
 def test_a_ticked_job_that_failed_again_is_refused(boss, queue):  # B43
@@ -174,7 +174,7 @@ def test_a_page_that_is_shown_again_shows_what_is_then(boss, queue):  # B43
 
     shown = page(boss, "skip_jobs", jobs[0], across=1)
     fail(jobs[1])
-    again = confirm(boss, shown, reason=" ")  # which asks for a reason, and shows two jobs
+    again = confirm(boss, shown, reason=" ")  # the page asks for a reason again, and shows two jobs
     finish(boss, confirm(boss, again))
 
     assert "All 2 jobs" in read(again).text
@@ -197,7 +197,7 @@ def test_a_snapshot_that_is_none_changes_nothing_and_asks_again(boss, queue, sna
 
 
 def test_a_page_that_waited_for_a_day_is_as_good(boss, queue):  # B43
-    """The ids of transactions are never used again, so a snapshot does not grow old."""
+    """The ids of transactions are never used again, so a snapshot stays valid."""
     jobs = running(queue, 40)
     fail(*jobs[:20])
     shown = page(boss, "skip_jobs", jobs[0], across=1)

@@ -24,7 +24,7 @@ def test_no_worker(boss):
     assert "Start one" in read(boss.get(WORKERS)).text
 
 
-def test_each_says_how_it_is_and_what_it_does(boss, queue):
+def test_each_worker_is_listed_with_its_state_and_jobs(boss, queue):
     alive = worker(queues=["work"], stats={"done": 12, "failed": 3, "memory_mb": 61.5})
     worker("web-2", heartbeat_at=ago(hours=1))
     worker("web-3", stopping_at=timezone.now())
@@ -39,7 +39,7 @@ def test_each_says_how_it_is_and_what_it_does(boss, queue):
     assert "old" not in page
 
 
-def test_one_is_asked_to_stop(boss):
+def test_a_worker_is_asked_to_stop(boss):
     asked, other = worker(), worker("web-2")
 
     page = boss.post(f"{WORKERS}stop/", {"name": "web-1"}, follow=True)
@@ -52,8 +52,8 @@ def test_one_is_asked_to_stop(boss):
 
 
 @pytest.mark.parametrize("name", ("", "gone", "\0"))
-def test_one_that_is_not_there_is_said(boss, name):
-    assert "no such worker" in read(boss.post(f"{WORKERS}stop/", {"name": name}, follow=True)).text
+def test_stopping_an_unknown_worker_shows_a_message(boss, name):
+    assert "no longer exists" in read(boss.post(f"{WORKERS}stop/", {"name": name}, follow=True)).text
 
 
 def test_asking_has_its_permission(login):

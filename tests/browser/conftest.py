@@ -1,4 +1,4 @@
-"""A real Chromium against a live server, under the strict policy; what the browser complains about fails the test."""
+"""Chromium against a live server with a strict CSP; a test fails if the browser logs an error or a warning."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ PATIENCE_MS = 30_000
 
 
 def chromium() -> str | None:
-    """The system's own browser: nothing is downloaded."""
+    """The browser of the system; nothing is downloaded."""
     return os.environ.get("JOBQUEUE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """For one module at a time, because its event loop would be in the way of other tests.
+    """A browser for one module at a time, because its event loop disturbs other tests.
 
-    While it lasts Django is told that using the database in a thread with an event loop is meant.
+    Meanwhile Django is told that using the database in a thread with an event loop is intended.
     """
     path = chromium()
     if path is None:
@@ -57,7 +57,7 @@ def browser() -> Iterator[Any]:
 
 
 class Tab:
-    """A page of somebody who is logged in."""
+    """A page of a user who is logged in."""
 
     def __init__(self, page: Any, base: str, name: str) -> None:
         self.page, self.base, self.name = page, base, name

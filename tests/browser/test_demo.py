@@ -1,4 +1,4 @@
-"""From the first line that ``make demo`` prints to the admin, in a browser, with nothing else known."""
+"""From the first line that ``make demo`` prints to the admin, in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every screen, light, dark and on a phone, with nothing, little and much on it: no complaint, nothing sticks out."""
+"""Every page, light, dark and narrow, with no, few and many rows: the browser logs no error, nothing overflows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def attempts(begin, number):
 
 
 def fill(fifo_queue, queue):
-    """A shop with some trouble; one of the jobs that block a key."""
+    """Fill a shop with failures; returns one of the jobs that block a key."""
     blocked = []
     for number in range(12):
         sent = timezone.now() - timedelta(hours=number + 1)
@@ -137,7 +137,7 @@ def test_every_screen(open_tab, fifo_queue, queue, look):
     fill_others(fifo_queue, queue)
     cache.clear()
     operation = services.begin_operation("skip", ids=[job.pk], operator="olga", reason="because " * 30)
-    services.stop_operation(operation)  # or its page would go on, and not stand still
+    services.stop_operation(operation)  # otherwise its page would continue it
     screens = {
         **OTHERS,
         "overview of a day": "/admin/jobqueue/?period=24h",

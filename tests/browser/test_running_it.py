@@ -1,4 +1,4 @@
-"""An operator runs the place: queues, failures, workers, schedules, and a first page that stays fresh."""
+"""An operator at work: queues, failures, workers, schedules, and a first page that is refreshed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_worker_is_asked_to_stop_and_leaves(tab, start):
     page = tab.open(WORKERS)
     expect(page.get_by_text("alive", exact=True)).to_be_visible()
     page.get_by_role("button", name="Ask to stop").click()
-    expect(page.get_by_text("to stop: it finishes what it has in hand")).to_be_visible()
+    expect(page.get_by_text("to stop: it finishes its running jobs first")).to_be_visible()
 
     assert worker.ended(60) == 0
     assert not Worker.objects.filter(stopped_at=None).exists()

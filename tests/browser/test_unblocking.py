@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 @pytest.fixture
 def shop(run):
-    """A worker whose handler refuses expired cards; what it has shipped."""
+    """A worker whose handler refuses expired cards; returns what it has shipped."""
     create_fifo_queue("orders", on_exhausted="block")
     shipped: list[int] = []
     lock = threading.Lock()
@@ -80,7 +80,7 @@ def test_a_job_is_retried_with_edited_data(tab, shop):
     page.get_by_role("link", name="Retry with other data").click()
     page.get_by_label("Data").fill('{"order": 1, "card": "new"')
     page.get_by_role("button", name="Retry with this data").click()
-    expect(page.get_by_text("This is not JSON")).to_be_visible()
+    expect(page.get_by_text("This is not valid JSON")).to_be_visible()
     page.get_by_label("Data").fill('{"order": 1, "card": "new"}')
     page.get_by_label("Reason").fill("another card")
     page.get_by_role("button", name="Retry with this data").click()
@@ -132,7 +132,7 @@ def test_all_of_many_thousand_jobs_are_selected_with_progress(tab, queue):  # F6
     page.get_by_role("button", name="Select all 10,000+ jobs").click()
     page.select_option("select[name=action]", "delete_jobs")
     page.locator("button[name=index]").click()  # "Go", or "Run" from Django 6.1 on
-    expect(page.get_by_text("that the filters find")).to_be_visible()
+    expect(page.get_by_text("that match the filters")).to_be_visible()
     tab.picture("select all preview")
     page.get_by_role("button", name="Delete").click()
 

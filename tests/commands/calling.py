@@ -1,4 +1,4 @@
-"""``manage.py jobs`` as a test calls it: in this process, or for real in another."""
+"""``manage.py jobs`` for tests: in this process, or in a process of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Said(NamedTuple):
 
 
 def jobs(*args: object, **options: Any) -> Said:
-    """What the command said and how it ended, in this process; ``CommandError`` becomes its exit code too."""
+    """Run the command in this process; returns its exit code and output. ``CommandError`` becomes an exit code too."""
     out = StringIO()
     try:
         call_command("jobs", *map(str, args), stdout=out, stderr=StringIO(), **{"no_color": True, **options})
@@ -40,7 +40,7 @@ def jobs(*args: object, **options: Any) -> Said:
 
 
 def run(*args: object, input: str = "", stdin: int | None = None, **environment: str) -> Said:
-    """The same in a process of its own, as an operator types it; ``input`` comes through a pipe."""
+    """Run the command in a process of its own, as an operator does; ``input`` is piped to it."""
     name = str(connection.settings_dict["NAME"])
     env = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""The reference of ``manage.py jobs`` lists what there is."""
+"""The reference of ``manage.py jobs`` lists every subcommand and option."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def flags(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def section(name: str) -> str:
-    """What the page says of one subcommand."""
+    """The section of one subcommand."""
     return re.split(r"^##+ ", text_of(PAGE).split(f"\n### `{name}`\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 

@@ -26,7 +26,7 @@ def test_notices_alone_are_no_reason_to_wake_anybody(untouched_table):
 
 
 @pytest.mark.django_db
-def test_what_is_found_is_told_with_its_fix_and_an_exit_code(fifo_queue):
+def test_findings_are_printed_with_their_fix_and_an_exit_code(fifo_queue):
     JobFactory(queue=fifo_queue, state=JobState.FAILED)
 
     said = jobs("doctor")
@@ -40,7 +40,7 @@ def test_what_is_found_is_told_with_its_fix_and_an_exit_code(fifo_queue):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_with_fix_a_missing_index_is_built_and_told(untouched_table):  # R062 R063 B21
+def test_with_fix_a_missing_index_is_built_and_reported(untouched_table):  # R062 R063 B21
     execute("DROP INDEX jobqueue_job_group")
     assert jobs("doctor").code == 1
 

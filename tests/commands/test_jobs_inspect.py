@@ -1,4 +1,4 @@
-"""``manage.py jobs``: what only looks."""
+"""``manage.py jobs``: the read-only subcommands."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_job_is_shown_with_everything(queue):
     assert said["tags"] == ["red"]
     assert said["attempts"][0]["error"] == ERROR
     assert said["why"] == services.why(job)
-    missing = {"throttle_slot", "sent_xid", "claim_xmin", "first_start_after", "grouped"}  # not for people
+    missing = {"throttle_slot", "sent_xid", "claim_xmin", "first_start_after", "grouped"}  # internal
     renamed = {"queue": "queue", "name": "handler", "singleton_key": "key", "group_key": "group", "assignee": "worker"}
     names = {renamed.get(field.name, field.name) for field in Job._meta.concrete_fields}
     assert names - missing - set(said) == set()
@@ -249,7 +249,7 @@ def test_workers_are_alive_stopping_silent_or_stopped_and_hold_jobs(queue):
     assert "1h" in told
 
 
-def test_without_workers_one_is_told_how_to_start_one(db):
+def test_without_workers_it_says_how_to_start_one(db):
     assert "manage.py runjobs" in jobs("workers").out
 
 

@@ -1,4 +1,4 @@
-"""``manage.py jobs``: what changes something."""
+"""``manage.py jobs``: the subcommands that change jobs or queues."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_verbs_are_called_on_the_database_that_is_named(queue):
     assert "elsewhere" in said.error
 
 
-def test_settings_that_make_no_sense_are_told_in_a_sentence(queue, settings):
+def test_invalid_settings_are_reported_in_a_sentence(queue, settings):
     settings.JOBQUEUE = {"POLL_SECOND": 1}
 
     said = jobs("show", sent_raw(queue), "--json")
@@ -365,7 +365,7 @@ def test_services_are_the_only_writers(queue):
 # --------------------------------------------------------------------------------------------------------- maintain
 
 
-def test_one_pass_of_maintenance_is_done_and_told_step_by_step(queue):
+def test_one_pass_of_maintenance_runs_and_is_reported_step_by_step(queue):
     job = claimed(queue)
     rewrite(job, expire_at=ago(hours=1), retry_limit=2)
 

@@ -1,4 +1,4 @@
-"""``manage.py jobs`` over many jobs as an operation: recorded, and continued after it was interrupted."""
+"""``manage.py jobs`` on many jobs is an operation: recorded, and continued after an interruption."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_operation_that_does_not_exist_is_bad_input(queue):
     assert "there is no operation" in said.error
 
 
-def test_an_operation_that_another_person_stops_says_how_to_continue_it(queue, monkeypatch):
+def test_an_operation_that_another_operator_stops_says_how_to_continue_it(queue, monkeypatch):
     monkeypatch.setattr("django_jobqueue.services.operations.AT_ONCE", 1)
     for _ in range(3):
         JobFactory(queue=queue, state=JobState.FAILED)
@@ -151,7 +151,7 @@ def has_moved() -> bool:
 
 def waits_for_a_lock() -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")  # it would answer the same within one transaction
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # otherwise it returns the same within one transaction
         cursor.execute(WAITS)
         return bool(cursor.fetchone()[0])
 
@@ -201,7 +201,7 @@ def test_ctrl_c_stops_the_operation_and_says_how_to_continue_it(queue, many):
     assert f"jobs resume_operation {operation.pk} continues it" in error
     assert (operation.state, operation.moved) == ("stopped", 500)
     left_alone(operation)
-    assert advance_operations() == {}  # who pressed it wants it to stop
+    assert advance_operations() == {}  # the operator wants it to stop
 
     assert jobs("resume_operation", operation.pk).out == f"Retried {NUMBER:,} jobs.\n"
     assert set(many.values_list("state", "retry_limit")) == {("retry", 1)}

@@ -1,4 +1,4 @@
-"""``manage.py jobs`` as a real process: exit codes, one JSON document, and who is asked before many jobs go."""
+"""``manage.py jobs`` as a process: exit codes, one JSON document, and confirmations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_exit_code_says_how_it_went(queue):
         assert len(said.error.splitlines()) == 1, "one sentence, never a traceback"
 
 
-def test_a_database_that_does_not_answer_is_told_in_a_sentence(queue):
+def test_a_database_that_does_not_answer_is_reported_in_a_sentence(queue):
     said = run("stats", "--json", JOBQUEUE_TEST_DSN="host=127.0.0.1 port=1 user=missing dbname=missing")
 
     assert (said.code, said.json["error"]["code"]) == (4, "database")

@@ -1,5 +1,5 @@
-// Carries a large operation through while its page is open: one request of about a second after the other.
-// Keeps the overview fresh: a small question every few seconds, and the whole only when there is something new.
+// Runs a large operation while its page is open, in requests of about a second.
+// Refreshes the overview: asks for the pulse every few seconds, and for the whole page only when the pulse has changed.
 "use strict";
 {
     const show = (name, text) => {
@@ -21,7 +21,7 @@
             const fresh = await fetch(overview.dataset.jqBodyUrl + window.location.search);
             if (fresh.ok && !body.contains(document.activeElement)) body.innerHTML = await fresh.text();
         } catch {
-            // The next question may be answered.
+            // The next request may succeed.
         } finally {
             asking = false;
         }
@@ -40,7 +40,7 @@
         show("refused", reached.refused);
         return reached.state === "running";
     };
-    const carryThrough = async section => {
+    const runToEnd = async section => {
         const problem = section.querySelector('[data-jq="problem"]');
         let failures = 0;
         for (;;) {
@@ -59,7 +59,7 @@
     };
     document.addEventListener("DOMContentLoaded", () => {
         const section = document.querySelector("[data-jq-operation][data-jq-running]");
-        if (section) carryThrough(section);
+        if (section) runToEnd(section);
         const overview = document.querySelector("[data-jq-overview]");
         if (overview) setInterval(() => refresh(overview), REFRESH_MS);
     });
