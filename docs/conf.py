@@ -36,4 +36,6 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["requirements.css"]
 html_title = f"django-jobqueue {release}"

@@ -83,11 +83,11 @@ def page() -> str:
     requirements, tests = read_requirements(), proofs()
     parts = ["# Requirements", requirements.intro.strip()]
     for title, sentences in requirements.chapters.items():
-        rows = ["| Number | What holds | Proof |", "| --- | --- | --- |"]
+        rows = ["| Number | What holds, and the proof |", "| --- | --- |"]
         for number, sentence in sentences.items():
             pages = [f"[{page}](../{page})" for page in requirements.pages.get(number, ())]
-            proof = pages + _shown(tests.get(number, [])) or ["no test yet"]
-            rows.append(f"| [{number}]{{#{number.lower()}}} | {sentence} | {'<br>'.join(proof)} |")
+            proof = pages + _shown(tests.get(number, [])) or ["No test yet"]
+            rows.append(f"| [{number}]{{#{number.lower()}}} | {'<br>'.join([sentence, *proof])} |")
         parts += [f"## {title}", "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
 

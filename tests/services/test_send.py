@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import InternalError, transaction
+from django.db import DatabaseError, InternalError, connection, transaction
 from django.utils import timezone
 
 from django_jobqueue import services
@@ -113,7 +114,7 @@ def test_an_id_that_exists_in_another_queue_is_refused(queue, fifo_queue):  # R1
     assert str(job.pk) in str(caught.value)
 
 
-def test_a_send_is_part_of_the_callers_transaction(queue):  # R191
+def test_a_send_is_part_of_the_callers_transaction(queue):  # R191 F28
     with rolled_back():
         sent(queue)
 
@@ -130,6 +131,15 @@ def test_a_refused_send_leaves_the_callers_other_work(queue):  # R191 I10
         also = sent(queue)
 
     assert set(Job.objects.all()) == {kept, also}
+
+
+def test_a_send_in_an_aborted_transaction_raises_at_once(queue):  # F29
+    with pytest.raises(InternalError, match="aborted"), transaction.atomic():
+        with connection.cursor() as cursor, suppress(DatabaseError):
+            cursor.execute("SELECT 1 / 0")
+        services.send(queue.name)
+
+    assert not Job.objects.exists()
 
 
 def test_a_storage_error_reaches_the_caller(queue):  # R193 R314
