@@ -102,7 +102,7 @@ def sequences(using: str, limits: Limits) -> Iterator[Finding]:
 def _sequence(using: str, name: str, text: str, fix: str, facts: dict[str, Any], sql: tuple[str, ...]) -> Finding:
     share = facts["last_value"] / facts["max_value"]
     title = f"The sequence {name} has used {share:.0%} of its numbers"
-    detail = f"{text} When they are used up, no more jobs can be sent."
+    detail = f"{text} When its numbers are used up, no more jobs can be sent."
     return Finding("sequence_end", Level.ERROR, title, detail, fix, facts, using, sql=sql)
 
 

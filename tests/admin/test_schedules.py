@@ -99,7 +99,7 @@ def test_sensitive_values_are_hidden_and_kept(boss, queue):
 def test_a_line_that_makes_no_sense_is_refused(boss, schedule):
     page = form(boss, page_of(schedule), cron="99 * * * *")
 
-    assert "no minute" in read(page).text
+    assert "not a valid minute" in read(page).text
     assert Schedule.objects.get().cron == "30 2 * * *"
 
 
