@@ -73,7 +73,7 @@ def kill(pid: int, history: History) -> None:
 
 
 def prove(plan: Plan, history: History) -> None:
-    """Everything ended, in order, with no two at once; and the lanes are as they should be."""
+    """All jobs have ended, in order and one at a time for each key, and no lane is stranded."""
     assert Job.objects.in_queue(LANES).count() == plan.jobs
     check(history, LANES)
     assert services.check_lanes() == []

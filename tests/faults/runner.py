@@ -50,7 +50,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Neither gone nor a zombie."""
+    """Whether the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
@@ -112,14 +112,14 @@ class Runner:
     def children(self) -> list[int]:
         return [row.pid for row in self.rows() if row.pid is not None]
 
-    def keepers(self) -> list[int]:
+    def housekeepers(self) -> list[int]:
         """The process that is no child: only once all children have their row. While it is replaced there is none."""
         rows = set(self.children())
         return [pid for pid in children_of(self.pid) if pid not in rows and is_alive(pid)]
 
-    def keeper(self) -> int:
-        (keeper,) = self.keepers()
-        return keeper
+    def housekeeper(self) -> int:
+        (housekeeper,) = self.housekeepers()
+        return housekeeper
 
     def ready(self, processes: int = 1) -> Runner:
         """Wait until all children are registered."""
@@ -154,7 +154,7 @@ class Runner:
         return self.ended()
 
     def close(self) -> None:
-        """Whatever happened: nothing of it is left."""
+        """Kill all processes of the worker."""
         family = {self.pid, *children_of(self.pid)}
         self.kill_all(signal.SIGCONT)
         self.kill_all(signal.SIGKILL)

@@ -94,7 +94,7 @@ def memory_stays_flat(jobs: int) -> None:
     samples: list[tuple[float, dict[int, int]]] = []
     with tempfile.TemporaryDirectory() as folder:
         worker = Runner(Path(folder), settings={"POLL_SECONDS": 1.0}).ready()
-        family = [worker.pid, *worker.children(), worker.keeper()]
+        family = [worker.pid, *worker.children(), worker.housekeeper()]
         try:
             while sent < jobs:
                 services.send_many("faults", [{"name": "noop"} for _ in range(min(AT_ONCE, jobs - sent))])
@@ -109,7 +109,7 @@ def memory_stays_flat(jobs: int) -> None:
             worker.close()
     warm = next(found for share, found in samples if share >= WARM_UP)
     last = samples[-1][1]
-    for pid, role in zip(family, ("supervisor", "child", "keeper"), strict=True):
+    for pid, role in zip(family, ("supervisor", "child", "housekeeper"), strict=True):
         growth = last[pid] / warm[pid] - 1
         print(
             f"{role}: {warm[pid]:,} kB after the warm-up, {last[pid]:,} kB after {jobs:,} jobs ({growth:+.1%}), "

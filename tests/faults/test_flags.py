@@ -1,4 +1,4 @@
-"""The flags of the real command that say what is worked on."""
+"""The flags of the real command that select jobs."""
 
 from __future__ import annotations
 

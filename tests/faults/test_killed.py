@@ -99,14 +99,14 @@ def test_a_handler_that_ended_unrecorded_runs_again_uncharged(start, history, ga
         gates.open("go")
         until(lambda: [run for run in history.runs(job) if run.ended], "the handler ended")
         kill(history, history.runs(job)[0].pid)
-        until(nobody_waits, "what it had sent was given up")
+        until(no_session_waits, "its statements have ended")
 
     done = ends(job, JobState.COMPLETED)
     assert (history.begun(job), done.retry_count, done.crashes) == (2, 0, 0)
 
 
-def nobody_waits() -> bool:
-    """Whether no session waits for a lock: the server does not notice at once that a client is gone."""
+def no_session_waits() -> bool:
+    """Whether no session waits for a lock: the server does not notice at once that a client has ended."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(WAITING)
@@ -145,19 +145,19 @@ def test_children_end_with_their_supervisor(start, history, gates):  # F4
     worker.process.wait()
 
     assert len(family) == 3
-    until(lambda: not any(map(is_alive, family)), "children and keeper are gone", 2)
+    until(lambda: not any(map(is_alive, family)), "children and housekeeper are gone", 2)
 
 
 def test_a_keeper_that_is_killed_is_replaced_and_nothing_is_lost(start, history, gates):  # F1
     worker = start()
     job = send("work", {"gate": "go"})
     runs(history, job)
-    before = worker.keeper()
+    before = worker.housekeeper()
 
     os.kill(before, signal.SIGKILL)
-    until(lambda: worker.keepers() not in ([], [before]), "another keeper")
+    until(lambda: worker.housekeepers() not in ([], [before]), "another housekeeper")
     row = worker.rows()[0]
-    until(lambda: Worker.objects.get(pk=row.pk).heartbeat_at > row.heartbeat_at, "it beats")
+    until(lambda: Worker.objects.get(pk=row.pk).heartbeat_at > row.heartbeat_at, "it sends heartbeats")
     gates.open("go")
 
     done = ends(job, JobState.COMPLETED)
@@ -178,7 +178,7 @@ def session_locks() -> int:
 
 def test_a_keeper_that_hangs_is_replaced(start, history, gates):  # F8
     worker = start()
-    before = worker.keeper()
+    before = worker.housekeeper()
 
     os.kill(before, signal.SIGSTOP)
     until(lambda: before not in children_of(worker.pid), "it is replaced", 10)
@@ -206,7 +206,7 @@ def test_a_frozen_worker_loses_its_job_and_its_work_is_rolled_back(start, histor
 
 
 def test_the_result_of_a_frozen_child_is_refused(start, history, gates):  # F6 G3
-    """Its keeper and supervisor are frozen longer, so that it comes to its end and tries to write."""
+    """Its housekeeper and supervisor are frozen for longer, so that it wakes up and tries to record the result."""
     zombie = start()
     job = send("work", {"gate": "go"})
     runs(history, job)
@@ -219,7 +219,7 @@ def test_the_result_of_a_frozen_child_is_refused(start, history, gates):  # F6 G
     done = ends(job, JobState.COMPLETED)
     os.kill(pid, signal.SIGCONT)
 
-    until(lambda: zombie.says("claim lost"), "the zombie is told")
+    until(lambda: zombie.says("claim lost"), "the lost claim is logged")
     now = reread(job)
     assert (now.state, now.attempt, now.finalized_at) == (JobState.COMPLETED, 2, done.finalized_at)
     zombie.kill_all(signal.SIGCONT)

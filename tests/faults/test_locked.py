@@ -45,7 +45,7 @@ def _lock_table() -> bool:
 
 
 def beats_go_on(seconds: float) -> None:
-    """Wait until every worker has sent heartbeats for that long."""
+    """Wait until every worker has sent heartbeats for so long."""
     first = {worker.pk: worker.heartbeat_at for worker in Worker.objects.filter(stopped_at=None)}
 
     def all_later() -> bool:

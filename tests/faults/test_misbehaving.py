@@ -160,7 +160,7 @@ def test_innocents_beside_a_crashing_job_are_not_quarantined(start, history):  #
 
 
 def test_a_suspect_runs_alone(start, history):  # F9 G8
-    """Before a job is given up, it runs once with nothing else in its process."""
+    """Before a job fails for good because of crashes, it runs alone in its process."""
     start("--concurrency", "4")
     others = [send("work", {"seconds": 0.1}) for _ in range(60)]
     bad = send("segfault")

@@ -63,7 +63,7 @@ def test_a_program_ends_with_a_killed_supervisor(start, history, kill: Callable[
     worker.process.wait()
 
     until(lambda: not is_alive(program), "the program is gone", 2)
-    until(lambda: not any(map(is_alive, family)), "children and keeper are gone", 2)
+    until(lambda: not any(map(is_alive, family)), "children and housekeeper are gone", 2)
 
 
 def test_a_program_ends_with_a_child_that_had_to_stop(start, history):

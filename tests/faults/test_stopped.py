@@ -1,4 +1,4 @@
-"""Workers that are told to stop, to dump their stacks, or to start anew."""
+"""Workers that are told to stop, to dump their stacks, or to restart."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_busy_worker_finishes_what_runs(start, history, gates, number):  # F5 
     runs(history, job)
 
     worker.tell(number)
-    until(lambda: worker.says("stopping"), "it has heard")
+    until(lambda: worker.says("stopping"), "it is stopping")
     until(lambda: not is_taken(send("work")), "it claims nothing more")
     gates.open("go")
 
@@ -92,7 +92,7 @@ def test_a_second_signal_returns_jobs_at_once(start, history, gates):  # F5 G6
         runs(history, job)
 
     worker.tell()
-    until(lambda: worker.says("stopping"), "it has heard")
+    until(lambda: worker.says("stopping"), "it is stopping")
     began = time.monotonic()
     worker.tell()
 
@@ -107,7 +107,7 @@ def test_what_runs_in_c_with_the_lock_held_does_not_delay_the_second_signal(star
     runs(history, job)
 
     worker.tell()
-    until(lambda: worker.says("stopping"), "it has heard")
+    until(lambda: worker.says("stopping"), "it is stopping")
     worker.tell()
 
     assert worker.ended(6) == 0
@@ -131,7 +131,7 @@ def test_the_whole_group_may_be_told(start, history, gates):  # F5: a terminal, 
     runs(history, job)
 
     worker.kill_all(signal.SIGINT)
-    until(lambda: worker.says("stopping"), "it has heard")
+    until(lambda: worker.says("stopping"), "it is stopping")
     gates.open("go")
 
     assert worker.ended() == 0
@@ -159,7 +159,7 @@ def test_a_worker_can_be_stopped_from_elsewhere(start, history, gates):  # R389
     runs(history, job)
 
     asked = services.stop_worker(worker.asked_name)
-    until(lambda: worker.says("operator asked the worker to stop"), "it has heard")
+    until(lambda: worker.says("operator asked the worker to stop"), "it is stopping")
     gates.open("go")
 
     assert asked == 2
@@ -175,7 +175,7 @@ def test_quit_dumps_the_stacks_of_all_processes_and_nothing_ends(start, history,
     runs(history, job)
 
     worker.tell(signal.SIGQUIT)
-    for place in (r"jobs\.py", r"keeper\.py", r"supervisor\.py"):
+    for place in (r"jobs\.py", r"housekeeper\.py", r"supervisor\.py"):
         line = re.compile(rf'^  File "[\w/.-]+{place}", line \d+ in \w+$', re.MULTILINE)
         until(lambda line=line: line.search(worker.log), f"a stack with {place} is there, and readable")  # type: ignore[misc]
     gates.open("go")
@@ -288,9 +288,9 @@ def test_probes_are_answered_again_when_the_keeper_died(start):  # issue: --heal
     worker = start("--health-port", str(port))
     until(lambda: get(port, "/healthz")[0] == 200, "it is well")
 
-    os.kill(worker.keeper(), signal.SIGKILL)
+    os.kill(worker.housekeeper(), signal.SIGKILL)
 
-    until(lambda: worker.says("housekeeping process"), "that is noticed")
+    until(lambda: worker.says("housekeeping process"), "its death is logged")
     until(lambda: get(port, "/healthz")[0] == 200, "it is well again")
 
 
@@ -344,7 +344,7 @@ def test_ctrl_c_with_reload_lets_handlers_end(start, history, gates):  # F5 F17
     runs(history, job)
 
     os.killpg(runner.pid, signal.SIGINT)  # what a terminal does
-    until(lambda: runner.says("stopping"), "it has heard")
+    until(lambda: runner.says("stopping"), "it is stopping")
     gates.open("go")
 
     assert runner.ended() == 0

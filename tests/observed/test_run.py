@@ -1,4 +1,4 @@
-"""A run with retries, a blocked key and a crash, as metrics and traces tell of it."""
+"""A run with retries, a blocked key and a crash, as metrics and traces show it."""
 
 from __future__ import annotations
 

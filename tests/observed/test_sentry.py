@@ -1,4 +1,4 @@
-"""The recipe for Sentry, with its real SDK, against a server of our own."""
+"""The recipe for Sentry, with its real SDK, against a server in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Sentry(ThreadingHTTPServer):
-    """Takes envelopes, as Sentry does."""
+    """Receives envelopes, as Sentry does."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Receiver)

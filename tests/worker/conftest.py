@@ -20,7 +20,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
-    """What a test declares is forgotten after it."""
+    """Handlers that a test declares are forgotten after it."""
     with handlers.registry.restored(empty=True):
         yield
 

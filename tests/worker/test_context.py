@@ -205,7 +205,7 @@ def test_a_handler_whose_claim_was_lost_is_told_as_if_cancelled(queue, run, gate
     def patient(context: JobContext) -> None:
         if context.attempt == 1:
             gate.reached.set()
-            until(lambda: context.cancelled, "it is told")
+            until(lambda: context.cancelled, "the handler sees it")
             gate.opened.set()
 
     run(queue.name)

@@ -1,4 +1,4 @@
-"""A busy worker has the next batch claimed while it works on this one; nothing of that is lost or run twice."""
+"""A busy worker claims the next batch while it runs the current one; no job is lost or run twice."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_worker_takes_some_lanes_and_leaves_the_others_to_others(fifo_queue, r
 
 
 def test_a_drain_looks_once_more_although_it_has_just_looked_and_was_woken(queue, transactional_db):
-    """What has failed wakes its own worker for the next attempt, perhaps a moment after that found nothing."""
+    """A job that failed wakes its own worker for the next attempt, perhaps a moment after the queue was found empty."""
 
     @job(queue=queue.name)
     def again() -> None:

@@ -98,6 +98,6 @@ def test_a_lost_claim_names_its_job(queue, run, gate, caplog):
     Job.objects.filter(pk=held.pk).update(attempt=7)  # as if another worker had claimed it again
     gate.opened.set()
 
-    until(lambda: messages(caplog, "claim lost"), "it is told")
+    until(lambda: messages(caplog, "claim lost"), "it is logged")
     assert f"claims 1, the first {queue} " in messages(caplog, "claim lost")[0]
     assert fields(caplog, "claim lost")["jobs"] == [str(held.pk)]

@@ -1,4 +1,4 @@
-"""Whether a handler failed because a database was gone: such a failure says nothing about the job."""
+"""Whether a handler failed because it lost a connection to a database: then the job is not to blame."""
 
 from __future__ import annotations
 

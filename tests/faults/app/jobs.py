@@ -86,7 +86,7 @@ async def async_work(context: JobContext, seconds: float = 0.0) -> int:
 
 @job(queue=FAULTS, name="look-around")
 def look_around() -> dict[str, Any]:
-    """What the next handler of the same thread finds."""
+    """What the next handler in the same thread reads."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('search_path'), current_setting('timezone'), pg_backend_pid()")
         path, zone, backend = cursor.fetchone()
