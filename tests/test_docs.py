@@ -343,5 +343,6 @@ def test_every_page_has_its_place_in_the_index(folder):
 
 
 def test_every_page_is_short():
-    written = [page for page in PAGES if page.parent.name != "statements"]  # those are made by a test
+    generated = {*(DOCS / "reference" / "statements").glob("*.md"), DOCS / "reference" / "requirements.md"}
+    written = [page for page in PAGES if page not in generated]
     assert [page.name for page in written if len(page.read_text().splitlines()) > 200] == []
