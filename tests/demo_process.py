@@ -1,4 +1,4 @@
-"""The demo, started as somebody would, and stopped whatever a test does."""
+"""Starts the demo as a user does, and stops it whatever a test does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def free_port() -> int:
 
 @contextmanager
 def empty_folder() -> Iterator[Path]:
-    """A place for its server, which may run as another user: who must be able to enter it."""
+    """A folder for its server. The server may run as another user, who must be able to enter the folder."""
     with tempfile.TemporaryDirectory(prefix="demo-") as name:
         Path(name).chmod(0o777)
         yield Path(name) / "shop"
@@ -73,7 +73,7 @@ class Demo:
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
     def left(self) -> list[str]:
-        """Processes that still use its folder or its port's server."""
+        """Processes that still use its folder."""
         listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
         return [line for line in listed.splitlines() if str(self.folder) in line]
 

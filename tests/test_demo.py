@@ -1,4 +1,4 @@
-"""What the demo says when it cannot be, each in one sentence; and what it does with the database of other code."""
+"""The error of a demo that cannot run, in one sentence, and what the demo does with a database of other code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_taken_port_is_said_in_one_sentence():
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path):
-    (tmp_path / "file").touch()  # nobody can write below that, not even root
+    (tmp_path / "file").touch()  # no user can create a folder below a file, not even root
 
     said = refused("--port", "0", "--folder", str(tmp_path / "file" / "shop"))
 
@@ -66,7 +66,7 @@ def test_a_missing_java_is_said_in_one_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("goal", ("demo", "play"))
 def test_make_takes_the_newest_python_that_works(tmp_path, goal):
-    """A shim that does not work is passed by, whatever it stands for."""
+    """A shim that does not work is skipped, whatever version it stands for."""
     for name, works in (("python3.14", False), ("python3.13", True), ("python3", True)):
         shim = tmp_path / name
         shim.write_text(f"#!/bin/sh\n{'exit 0' if works else 'exit 127'}\n")
@@ -81,7 +81,7 @@ def test_make_takes_the_newest_python_that_works(tmp_path, goal):
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[postgres.Server]:
-    """The running server of a demo that has been there before."""
+    """The running server of a demo that was started before."""
     with empty_folder() as folder, postgres.persistent(folder) as server:
         with database(server.folder):
             pass

@@ -54,7 +54,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 class Reader:
-    """Somebody who types in a page from top to bottom, and has these things at hand."""
+    """Runs a page from top to bottom, as a reader would who types it in; ``names`` are defined before."""
 
     def __init__(self, page: Path, settings: ExitStack, **names: Any) -> None:
         self.page, self.settings = str(page), settings
@@ -81,7 +81,7 @@ class Reader:
 
 
 def needs_spark(page: Path) -> bool:
-    """Such pages are run by tests/pipeline/test_pages.py."""
+    """Whether tests/pipeline/test_pages.py runs this page instead."""
     return "<!-- needs spark -->" in page.read_text()
 
 

@@ -1,4 +1,4 @@
-"""The play in the terminal, as somebody would start it."""
+"""The play, started in a process of its own, as a user starts it in a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHIPPED = re.compile(r"(?P<customer>Ada|Ben|Cleo|Dan) +#(?P<number>\d) .*shipped
 
 @contextmanager
 def empty_folder() -> Iterator[Path]:
-    """A place for its server, which may run as another user: who must be able to enter it."""
+    """A folder for its server. The server may run as another user, who must be able to enter the folder."""
     with tempfile.TemporaryDirectory(prefix="play-") as name:
         Path(name).chmod(0o777)
         yield Path(name)
