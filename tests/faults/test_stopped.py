@@ -169,7 +169,7 @@ def test_a_worker_can_be_stopped_from_elsewhere(start, history, gates):  # R389
     assert services.stop_worker("unknown") == 0
 
 
-def test_quit_dumps_the_stacks_of_all_processes_and_nothing_ends(start, history, gates):  # issue: QUIT
+def test_quit_dumps_the_stacks_of_all_processes_and_nothing_ends(start, history, gates):
     worker = start()
     job = send("work", {"gate": "go"})
     runs(history, job)
@@ -183,7 +183,7 @@ def test_quit_dumps_the_stacks_of_all_processes_and_nothing_ends(start, history,
     assert ends(job, JobState.COMPLETED).attempt == 1
 
 
-def test_drain_works_off_what_is_there_and_leaves(start, history):  # issue: --drain
+def test_drain_works_off_what_is_there_and_leaves(start, history):
     jobs = [send("work") for _ in range(20)]
     lane = [send("lane-work", queue=LANES, singleton_key=f"k{n % 3}") for n in range(30)]
     bad = send("exit", {"code": 1})
@@ -196,7 +196,7 @@ def test_drain_works_off_what_is_there_and_leaves(start, history):  # issue: --d
     check(history, LANES)
 
 
-def test_a_child_is_replaced_after_max_jobs(start, history):  # issue: --max-jobs
+def test_a_child_is_replaced_after_max_jobs(start, history):
     start("--max-jobs", "5", "--concurrency", "1")
 
     jobs = [send("work") for _ in range(25)]
@@ -271,7 +271,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
         return 0, b""
 
 
-def test_probes_are_answered(start):  # issue: --health-port
+def test_probes_are_answered(start):
     port = free_port()
     worker = start("--health-port", str(port))
     until(lambda: get(port, "/readyz")[0] == 200, "it is ready")
@@ -283,7 +283,7 @@ def test_probes_are_answered(start):  # issue: --health-port
     assert get(port, "/nothing")[0] == 404
 
 
-def test_probes_are_answered_again_when_the_keeper_died(start):  # issue: --health-port
+def test_probes_are_answered_again_when_the_keeper_died(start):
     port = free_port()
     worker = start("--health-port", str(port))
     until(lambda: get(port, "/healthz")[0] == 200, "it is well")
