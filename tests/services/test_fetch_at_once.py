@@ -112,6 +112,17 @@ def test_a_row_that_has_moved_to_the_place_of_another_of_the_same_fetch_is_not_t
     assert reread(second).state == JobState.ACTIVE
 
 
+def test_a_job_that_has_failed_is_not_completed_by_its_last_claim_wherever_its_row_is(queue):
+    sent(queue)
+    (job,) = services.fetch(queue.name)
+    services.fail(job.pk, "lost patience", for_good=True)
+    with connection.cursor() as cursor:
+        job.ctid = cursor.execute("SELECT ctid::text FROM jobqueue_job WHERE id = %s", [job.pk]).fetchone()[0]
+
+    assert services.finish_many([(job, "late")]).lost == [job.pk]
+    assert (reread(job).state, reread(job).output) == (JobState.FAILED, None)
+
+
 def test_what_is_due_goes_by_its_priority_also_when_its_hold_is_not_lifted_yet(queue):
     services.fetch(queue.name)
     plain, due = sent(queue), sent(queue, delay=60, priority=5)
