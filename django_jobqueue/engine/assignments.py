@@ -26,8 +26,9 @@ from ..identifiers import uuid7
 from ..models import Job, Worker
 from ..states import RUNNING, JobState
 from . import capacity, sql, workers
-from .databases import own_connection, rows
+from .databases import rows
 from .notifications import hears, subscribed
+from .pools import own_connection
 
 logger = logging.getLogger("django_jobqueue")
 

@@ -15,9 +15,8 @@ from ..identifiers import as_uuid
 from ..models import Job
 from ..states import JobState
 from . import sql
-from .databases import database, execute
+from .databases import claimed_rows, database, execute
 from .lanes import leaves_of
-from .prepared_statements import claimed_rows
 
 Place = tuple[int, int]  # a priority, and a position within it
 Target = Job | Claim | UUID | str  # the text is that of an id or of a claim

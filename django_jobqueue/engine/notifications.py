@@ -21,7 +21,8 @@ from ..conf import get_settings
 from ..exceptions import InvalidOption
 from ..options import YEAR, check_seconds
 from ..process_memory import ProcessMemory
-from .databases import execute, own_connection, rows
+from .databases import execute, rows
+from .pools import own_connection
 from .sql.send import CHANNEL, LISTEN, NOTIFICATION_QUEUE_USAGE, NOTIFY
 from .transactions import T, after_commit, joins
 

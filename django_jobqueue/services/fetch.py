@@ -21,11 +21,10 @@ from psycopg import errors
 from ..claims import draw_number
 from ..engine import sql
 from ..engine.claims import Bookmark, Claimer, Place
-from ..engine.databases import database, rows
+from ..engine.databases import Statement, database, rows, text_array
 from ..engine.grouped_reads import check_policy, fetch_grouped
 from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
 from ..engine.notifications import fetch_waiting
-from ..engine.prepared_statements import Statement, text_array
 from ..engine.queues import KnownQueue, QueueChanged, known_queues, named, no_queue
 from ..engine.recovery import end_leases
 from ..engine.refused_keys import refusals_of

@@ -16,10 +16,9 @@ from ..claims import draw_number
 from ..conf import get_settings
 from ..engine import capacity, sql
 from ..engine.claims import as_jobs, claim_of_job, leaf_of_job
-from ..engine.databases import database
+from ..engine.databases import Rows, Statement, claimed_rows, database, text_array
 from ..engine.lanes import MOST_KEYS, Lane, chunks, release, release_later
 from ..engine.notifications import wake
-from ..engine.prepared_statements import Rows, Statement, claimed_rows, text_array
 from ..engine.retry_decision import Failure
 from ..engine.transactions import at_once, in_transaction, is_strict, joins, make_durable, none_if_locked, unless_locked
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound

@@ -16,11 +16,10 @@ from psycopg import errors
 
 from ..carriers import loading
 from ..engine import announcements, given_ids, sql
-from ..engine.databases import database, rows
+from ..engine.databases import Rows, database, rows
 from ..engine.drafts import Checked, check_items
 from ..engine.lanes import chunks
 from ..engine.notifications import wake
-from ..engine.prepared_statements import Rows
 from ..engine.queues import named
 from ..engine.transactions import again_after_conflict, in_transaction, joins
 from ..exceptions import DuplicateJob
