@@ -129,15 +129,6 @@ def make_durable(using: str) -> None:
         execute(using, MAKE_DURABLE)
 
 
-def after_commit(using: str, work: Callable[[], object]) -> bool:
-    """Run ``work`` when the transaction is committed; whether that can be arranged."""
-    connection = connections[using]
-    if joins(connection) and not connection.in_atomic_block:
-        return False  # the caller manages the transaction by hand, and Django cannot tell when it commits
-    transaction.on_commit(work, using=using, robust=True)
-    return True
-
-
 @contextmanager
 def patient(using: str, seconds: float | None = None) -> Iterator[None]:
     """Wait for locks no longer than that, or ``LOCK_TIMEOUT_MS``, in this transaction; the caller's limit is kept."""

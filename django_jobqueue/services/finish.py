@@ -13,11 +13,10 @@ from django.db import connections
 
 from ..claims import Claim
 from ..conf import get_settings
-from ..engine import capacity, sql
+from ..engine import announcements, sql
 from ..engine.claims import Target, check_claim, claim_of, database_of, id_of, leaf_of_job
 from ..engine.databases import execute
 from ..engine.lanes import PAUSES, Lane, Locked
-from ..engine.notifications import wake
 from ..engine.queues import named
 from ..engine.retry_decision import Fail, Failing, Failure, ReturnToQueue, failures
 from ..engine.transactions import in_transaction, joins
@@ -156,9 +155,9 @@ def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) 
     if not execute(using, statement, params):
         raise _refusal(job, claim, JobState.COMPLETED, leads_to(JobState.COMPLETED), using)
     locked.release(lane)
-    capacity.ended(using, [job.pk])
+    announcements.ended(using, [job.pk])
     if job.came_by_group:
-        wake(using, [job.queue_id])  # the next of its group may go
+        announcements.wake(using, [job.queue_id])  # the next of its group may go
     return True
 
 

@@ -14,11 +14,10 @@ from django.db import connections
 
 from ..claims import draw_number
 from ..conf import get_settings
-from ..engine import capacity, sql
+from ..engine import announcements, sql
 from ..engine.claims import as_jobs, claim_of_job, leaf_of_job
 from ..engine.databases import Rows, Statement, claimed_rows, database, text_array
 from ..engine.lanes import MOST_KEYS, Lane, chunks, release, release_later
-from ..engine.notifications import wake
 from ..engine.retry_decision import Failure
 from ..engine.transactions import at_once, in_transaction, is_strict, joins, make_durable, none_if_locked, unless_locked
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
@@ -147,7 +146,7 @@ def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
     if len(answers) < len(some):
         answers += at_once(using, [(sql.parts.at(leaf, sql.finish.COMPLETE), completion_of(some))])[0]
     if any(job.came_by_group for job, _ in some):
-        wake(using, [some[0][0].queue_id])  # the next of their groups may go
+        announcements.wake(using, [some[0][0].queue_id])  # the next of their groups may go
     _sort_out(_account(some, answers, finished, using), finished, using)
 
 
@@ -245,7 +244,7 @@ def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, us
 def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pairs:
     """Note what the statement finished, by its place in the batch; the rest is returned."""
     done = {place for place, _ in answers}
-    capacity.ended(using, (job.id for place, (job, _) in enumerate(some, 1) if place in done))
+    announcements.ended(using, (job.id for place, (job, _) in enumerate(some, 1) if place in done))
     if len(done) == len(some):
         finished.completed += [job.id for job, _ in some]
         return []

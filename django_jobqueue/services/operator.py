@@ -19,11 +19,12 @@ from psycopg.errors import UniqueViolation
 from ..conf import get_encoder, get_settings
 from ..encoding import encode
 from ..engine import announcements, lanes, sql
+from ..engine.announcements import wake
 from ..engine.claims import Target, database_of, id_of
 from ..engine.databases import database, execute, rows
 from ..engine.lanes import chunks, lanes_of
-from ..engine.notifications import wake
 from ..engine.queues import check_exists, named, no_queue
+from ..engine.retry_decision import retrying_beside
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
 from ..engine.transactions import in_transaction, joins
 from ..engine.transitions import (
@@ -36,7 +37,6 @@ from ..engine.transitions import (
     delete_rows,
     lock,
     move,
-    retrying_beside,
 )
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp

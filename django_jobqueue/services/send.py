@@ -16,7 +16,6 @@ from ..encoding import decode
 from ..engine import announcements, given_ids, sql
 from ..engine.databases import database, explain_missing_tables
 from ..engine.drafts import Checked, check_values
-from ..engine.notifications import wake
 from ..engine.queues import check_exists, named
 from ..engine.transactions import row_at_once
 from ..exceptions import DuplicateJob, KeyRequired
@@ -105,7 +104,6 @@ def send(
     with loading(queue, [job]):
         stored = _store(queue, job, using)
     if stored is not None:
-        wake(using, [queue])
         announcements.sent(using, queue, [stored.pk])
         return stored
     if on_duplicate is None:

@@ -19,7 +19,6 @@ from ..engine import announcements, given_ids, sql
 from ..engine.databases import Rows, database, rows
 from ..engine.drafts import Checked, check_items
 from ..engine.lanes import chunks
-from ..engine.notifications import wake
 from ..engine.queues import named
 from ..engine.transactions import again_after_conflict, in_transaction, joins
 from ..exceptions import DuplicateJob
@@ -76,7 +75,6 @@ def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using
         return []
     with loading(queue, jobs):
         found, fresh = _with_ids_locked(jobs, partial(_store_many, stored, jobs, on_duplicate, using), using)
-    wake(using, [queue])
     announcements.sent(using, queue, fresh)
     return found
 
