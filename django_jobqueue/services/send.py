@@ -87,7 +87,8 @@ def send(
     the job that is in the way is returned instead, with ``"ignore"`` always ``None``.
     """
     using, queue = database(using), named(queue)
-    check_on_duplicate(on_duplicate)
+    if on_duplicate is not None:
+        check_on_duplicate(on_duplicate)
     job = check_values(
         data,
         name,

@@ -42,7 +42,8 @@ def send_many(
     ``DuplicateJob`` when a policy's slot is taken. With ``on_duplicate="ignore"`` such an item's place holds ``None``,
     with ``"return"`` the id of the job in the way.
     """
-    check_on_duplicate(on_duplicate)
+    if on_duplicate is not None:
+        check_on_duplicate(on_duplicate)
     return _send_many(queue, check_items(items), on_duplicate, using)
 
 
