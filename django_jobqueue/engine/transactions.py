@@ -28,7 +28,7 @@ from .databases import (
     rows,
     rows_alone,
 )
-from .sql.session import MAKE_DURABLE, PLAN_OFF, PLAN_ON, SWAP_LOCK_TIMEOUT
+from .sql.session import MAKE_DURABLE, PLAN_OFF, PLAN_ON, SET_LOCK_TIMEOUT, SWAP_LOCK_TIMEOUT
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -132,8 +132,7 @@ def make_durable(using: str) -> None:
 @contextmanager
 def patient(using: str, seconds: float | None = None) -> Iterator[None]:
     """Wait for locks no longer than that, or ``LOCK_TIMEOUT_MS``, in this transaction; the caller's limit is kept."""
-    milliseconds = get_settings().LOCK_TIMEOUT_MS if seconds is None else int(seconds * 1000)
-    before = rows(using, SWAP_LOCK_TIMEOUT, [f"{milliseconds}ms"])[0][0]
+    before = rows(using, SWAP_LOCK_TIMEOUT, [_limit(seconds)])[0][0]
     try:
         yield
     finally:
@@ -141,15 +140,24 @@ def patient(using: str, seconds: float | None = None) -> Iterator[None]:
             rows(using, SWAP_LOCK_TIMEOUT, [before])
 
 
+def _limit(seconds: float | None) -> str:
+    milliseconds = get_settings().LOCK_TIMEOUT_MS if seconds is None else int(seconds * 1000)
+    return f"{milliseconds}ms"
+
+
 def unless_locked(using: str, work: Callable[[], T], seconds: float | None = None) -> T | None:
     """What ``work`` returns, or ``None`` when it had to wait too long for a lock; the caller's transaction survives."""
+    own = connections[using].get_autocommit()
 
     def bounded() -> T:
+        if own:  # the limit ends with the transaction
+            execute(using, SET_LOCK_TIMEOUT, [_limit(seconds)])
+            return work()
         with patient(using, seconds):
             return work()
 
     def guarded() -> T:
-        with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
+        with nullcontext() if own else transaction.atomic(using=using):
             return in_transaction(using, bounded)
 
     return none_if_locked(guarded)
