@@ -127,10 +127,13 @@ class Schedule(models.Model):
         return cleaned
 
     def job_options(self) -> dict[str, Any]:
-        """The options of jobs among them; ``InvalidOption`` if one is wrong. A send checks the rest."""
-        options = self._given_options()
-        cleaned: dict[str, Any] = clean_schedule_options(options)["options"] if options else {}
-        return cleaned
+        """The options of its jobs; ``InvalidOption`` for one that is wrong, or a wrong ``catch_up``.
+
+        The rest is not checked here: a send checks it.
+        """
+        cleaned = clean_schedule_options({"catch_up": self._value("catch_up")} | self._given_options())
+        options: dict[str, Any] = cleaned["options"]
+        return options
 
     def _given_options(self) -> dict[str, Any]:
         options = self._value("options")
