@@ -15,7 +15,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
-from ..engine.databases import own_connection
+from ..engine.pools import own_connection
 
 # What outlasts a transaction. It may stand behind a comment or another statement, or inside a psycopg.sql object.
 _LASTING = re.compile(
