@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 
 from django.db import models
@@ -85,6 +86,7 @@ FOLLOWS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
 )
 
 
+@cache
 def leads_to(target: JobState) -> frozenset[JobState]:
     """The states from which ``target`` can be reached."""
     return frozenset(state for state, following in FOLLOWS.items() if target in following)

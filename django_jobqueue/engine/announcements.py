@@ -1,60 +1,68 @@
-"""Sending the signals of :mod:`django_jobqueue.signals`: after the commit, and at no cost when nobody listens.
+"""What happens after the commit: workers are notified, streams of this process are told, and signals are sent.
 
-A receiver that raises is logged by Django and keeps nobody else from hearing.
+All of it is free of cost where there is no receiver. A receiver of :mod:`django_jobqueue.signals` that raises is logged
+by Django and stops no other.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from django.db import connections, transaction
+from psycopg.sql import Literal
+
+from ..conf import get_settings
+from ..log_texts import error_line
 from ..models import Job
 from ..policies import ORDERED
+from ..process_memory import ProcessMemory
 from ..signals import job_sent, key_blocked, key_released
-from ..states import DEAD
-from .transactions import after_commit
+from ..states import DEAD, ELIGIBLE
+from .databases import execute, rows
+from .sql.send import CHANNEL, NOTIFICATION_QUEUE_USAGE, NOTIFY
 
 if TYPE_CHECKING:
     from .transitions import Change
 
+logger = logging.getLogger("django_jobqueue")
 
 Hear = Callable[[str, str, list[UUID]], None]
+Told = Callable[[], None]
 
 
-class SendListeners:
-    """Who is told of sends before the commit: the testing kit alone, as long as its ``with`` lasts."""
-
-    def __init__(self) -> None:
-        self.listeners: list[Hear] = []
-
-    @contextmanager
-    def hearing(self, hear: Hear) -> Iterator[None]:
-        """Call ``hear(database, queue, ids)`` at each send."""
-        self.listeners.append(hear)
-        try:
-            yield
-        finally:
-            self.listeners.remove(hear)
-
-
-before_commit = SendListeners()
+def after_commit(using: str, work: Callable[[], object]) -> bool:
+    """Run ``work`` when the transaction is committed; whether that can be arranged."""
+    connection = connections[using]
+    if not connection.get_autocommit() and not connection.in_atomic_block:
+        return False  # the caller manages the transaction by hand, and Django cannot tell when it commits
+    transaction.on_commit(work, using=using, robust=True)
+    return True
 
 
 def sent(using: str, queue: str, ids: list[UUID]) -> None:
     """Jobs were stored."""
+    wake(using, [queue])
     for hear in before_commit.listeners:
         hear(using, queue, ids)
     if job_sent.receivers and ids:
         after_commit(using, partial(job_sent.send_robust, Job, ids=ids, queue=queue, using=using))
 
 
-def moved(using: str, jobs: Iterable[Job], changes: Mapping[UUID, Change]) -> None:
-    """Jobs changed their states: keys may be blocked by that, or no longer."""
-    if not (key_blocked.receivers or key_released.receivers):
-        return
+def moved(using: str, jobs: list[Job], changes: Mapping[UUID, Change]) -> None:
+    """Jobs changed their states: attempts have ended, keys may be blocked or released, and some jobs wait again."""
+    if key_blocked.receivers or key_released.receivers:
+        _keys_moved(using, jobs, changes)
+    ended(using, changes)
+    wake(using, {job.queue_id for job in jobs if changes[job.pk].state in ELIGIBLE and not changes[job.pk].delay})
+
+
+def _keys_moved(using: str, jobs: Iterable[Job], changes: Mapping[UUID, Change]) -> None:
     blocked, released = [], []
     for job in jobs:
         if job.policy != ORDERED:
@@ -91,3 +99,137 @@ def _tell_blocked(keys: Iterable[tuple[str, str, UUID]]) -> None:
 def _tell_released(keys: Iterable[tuple[str, str]]) -> None:
     for queue, key in keys:
         key_released.send_robust(Job, queue=queue, key=key)
+
+
+# ------------------------------------------------------------------------------------------------------ the testing kit
+
+
+class SendListeners:
+    """Who is told of sends before the commit: the testing kit alone, as long as its ``with`` lasts."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Hear] = []
+
+    @contextmanager
+    def hearing(self, hear: Hear) -> Iterator[None]:
+        """Call ``hear(database, queue, ids)`` at each send."""
+        self.listeners.append(hear)
+        try:
+            yield
+        finally:
+            self.listeners.remove(hear)
+
+
+before_commit = SendListeners()
+
+
+# -------------------------------------------------------------------------------------------------------------- streams
+
+
+class Holders:
+    """The streams of this process by the jobs they hold; a job is in here from ``hold`` until ``let_go``."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[UUID, Told] = {}
+
+    def hold(self, ids: Iterable[UUID], told: Told) -> None:
+        """From now on ``told`` is called when one of these jobs ends."""
+        self._by_job.update(dict.fromkeys(ids, told))
+
+    def let_go(self, ids: Iterable[UUID], told: Told) -> None:
+        """End what ``hold`` began, unless another has taken the job over."""
+        for id in ids:
+            if self._by_job.get(id) == told:  # a method is another object each time
+                del self._by_job[id]
+
+    def ended(self, using: str, ids: Iterable[UUID]) -> None:
+        """Attempts of these jobs have ended: tell their holders, after the commit. Free of cost if there are none."""
+        if self._by_job and (holders := {told for id in ids if (told := self._by_job.get(id)) is not None}):
+            after_commit(using, partial(_tell, holders))
+
+
+def _tell(holders: set[Told]) -> None:
+    for told in holders:
+        told()
+
+
+_holders = Holders()
+hold, let_go, ended = _holders.hold, _holders.let_go, _holders.ended
+
+
+# -------------------------------------------------------------------------------------------------------------- workers
+
+
+class _WakeUps:
+    """The queues that one transaction will wake, each once."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, list[set[str]]] = {}
+        self.sent: set[str] = set()
+
+    def covers(self, queue: str, savepoints: set[str]) -> bool:
+        """Whether a hook is set that is rolled back only together with what is done now."""
+        return any(hook <= savepoints for hook in self.hooks.get(queue, ()))
+
+
+class _WakeUp:
+    """A notification that goes out after commit."""
+
+    def __init__(self, using: str, queue: str, shared: _WakeUps) -> None:
+        self.using, self.queue, self.shared = using, queue, shared
+
+    def __call__(self) -> None:
+        if self.queue in self.shared.sent:
+            return
+        self.shared.sent.add(self.queue)
+        try:
+            execute(self.using, NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
+        except Exception as error:  # the jobs are stored and polling finds them: a lost wake-up only costs time
+            _say_unnotified(self.using, self.queue, error)
+
+
+_SAY_EVERY_SECONDS = 10.0
+
+
+class LastWarning(ProcessMemory):
+    """When this process last said that it could not notify workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = float("-inf")  # monotonic time
+
+    def forget(self) -> None:
+        self.at = float("-inf")
+
+
+_last_warning = LastWarning()
+
+
+def _say_unnotified(using: str, queue: str, error: Exception) -> None:
+    """Now and then; and if the server's queue of notifications is full, have it look whether it still is."""
+    if time.monotonic() - _last_warning.at < _SAY_EVERY_SECONDS:
+        return
+    _last_warning.at = time.monotonic()
+    logger.warning(
+        "could not notify workers: queue %s: %s; they find its jobs when they poll",
+        queue,
+        error_line(error),
+        extra={"queue": queue, "error": str(error).strip()},
+    )
+    with suppress(Exception):
+        rows(using, NOTIFICATION_QUEUE_USAGE)
+
+
+def wake(using: str, queues: Iterable[str]) -> None:
+    """Tell workers, after commit and once, that these queues have something to fetch.
+
+    Never inside the caller's transaction, because a commit that carries NOTIFY waits for all others that do.
+    """
+    if not get_settings().NOTIFY:
+        return
+    connection = connections[using]
+    shared = next((f.shared for _, f, *_ in reversed(connection.run_on_commit) if isinstance(f, _WakeUp)), _WakeUps())
+    savepoints = set(connection.savepoint_ids)
+    for queue in queues:
+        if not shared.covers(queue, savepoints) and after_commit(using, _WakeUp(using, queue, shared)):
+            shared.hooks.setdefault(queue, []).append(savepoints)

@@ -26,9 +26,10 @@ from ..identifiers import uuid7
 from ..log_texts import error_line
 from ..models import Job, Worker
 from ..states import RUNNING, JobState
-from . import capacity, sql, workers
-from .databases import own_connection, rows
+from . import announcements, sql, workers
+from .databases import rows
 from .notifications import hears, subscribed
+from .pools import own_connection
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -164,7 +165,7 @@ class Assigner(threading.Thread):
 
     def _hold(self, jobs: list[Job]) -> None:
         found = {job.id: job for job in jobs}
-        capacity.hold(found, self.ended)  # before anybody can end them
+        announcements.hold(found, self.ended)  # before anybody can end them
         with self._lock:
             self.held |= found
             self._undelivered |= found
@@ -181,7 +182,7 @@ class Assigner(threading.Thread):
             for id in gone:
                 del self.held[id]
                 self._undelivered.pop(id, None)
-        capacity.let_go(gone, self.ended)
+        announcements.let_go(gone, self.ended)
         return bool(gone)
 
     # ---------------------------------------------------------------------------------------------- signs of life
@@ -211,7 +212,7 @@ class Assigner(threading.Thread):
         terms = self.terms
         with self._lock:
             delivered = self.held.keys() - self._undelivered.keys()
-            capacity.let_go(self.held, self.ended)
+            announcements.let_go(self.held, self.ended)
         try:
             if self.error is not None:
                 connections[terms.using].close()  # whatever state it is in

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from . import sql
-from .databases import rows
-from .prepared_statements import Rows
+from .databases import Rows, rows
 from .transactions import in_transaction
 
 MOST = 100_000  # of one queue and kind that are counted; with more it is "at least"

@@ -15,9 +15,8 @@ from ..identifiers import as_uuid
 from ..models import Job
 from ..states import JobState
 from . import sql
-from .databases import database, execute
+from .databases import database
 from .lanes import leaves_of
-from .prepared_statements import claimed_rows
 
 Place = tuple[int, int]  # a priority, and a position within it
 Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
@@ -56,33 +55,14 @@ class Claimer(NamedTuple):
     using: str
     queue: str
     tags: list[str]
-    worker: str
-    incarnation: UUID | None
-    lease: float | None
+    assignment: dict[str, Any]  # what a claim says of its holder
     bookmark: Bookmark | None
-    number: int  # of the claims that it makes
     columns: tuple[str, ...] = sql.parts.CLAIMED
     leaf: str = ""
     policy: str = ""
 
-    @property
-    def assignment(self) -> dict[str, Any]:
-        """What a claim says of its holder."""
-        return {
-            "worker": self.worker,
-            "incarnation": self.incarnation,
-            "number": self.number,
-            "lease": self.lease,
-        }
-
-    def rows(self, statement: str, params: Any, *, by_name: bool = False) -> list[tuple[Any, ...]]:
-        return claimed_rows(self.using, sql.parts.at(self.leaf, statement, self.columns), params, by_name=by_name)
-
     def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
-        return as_jobs(self.using, self.leaf, self.queue, self.policy, self.number, self.columns, claimed)
-
-    def execute(self, statement: str, params: Any) -> int:
-        return execute(self.using, sql.parts.at(self.leaf, statement), params)
+        return as_jobs(self.using, self.leaf, self.queue, self.policy, self.assignment["number"], self.columns, claimed)
 
 
 def as_jobs(

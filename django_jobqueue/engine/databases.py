@@ -1,23 +1,44 @@
-"""Which database a verb means, statements on it, and connections outside of Django's pool (``OPTIONS["pool"]``).
+"""Which database a verb means, and statements on it: several in one message, and hot ones by name.
 
-A pool lends a connection for the length of a request. Workers and streams keep theirs: they listen, hold session locks
-and set timeouts, all of which would go back to the pool with the connection and surprise the next request. They would
-also use up its places, so that handlers wait for one and fail. And sockets of a pool must not be shared by a fork:
-the answer to one process would be read by another.
+A statement with a name is planned once for a connection instead of each time, which took as long as to run it.
+
+Only in transactions of our own, which can be run again. A pooler may give each transaction another connection of the
+server, which does not know the name: then that database's statements are sent in full from there on.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import logging
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+import psycopg
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import ProgrammingError, connections, router
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import DatabaseError, ProgrammingError, connections, router
 from psycopg import errors
 
-from ..conf import wrong_vendor
+from ..conf import get_settings, wrong_vendor
+from ..log_texts import error_line
 from ..models import Job
 from ..process_memory import ProcessMemory
+from .sql.session import BEGIN, BEGIN_AT_ONCE
+
+logger = logging.getLogger("django_jobqueue")
+
+Statement = tuple[str, Mapping[str, Any]]  # with named parameters, so that several can go in one message
+Rows = list[tuple[Any, ...]]
+
+AFTER = 5  # what a connection is asked for less often is not worth a name
+MOST = 200  # statements counted for one connection
+
+_PLACEHOLDER = re.compile(r"%s|%\((\w+)\)s|%%")
 
 
 def database(using: str | None) -> str:
@@ -58,6 +79,9 @@ def explain_missing_tables(error: ProgrammingError, using: str) -> None:
         ) from error
 
 
+# -------------------------------------------------------------------------------------------------- statements
+
+
 def execute(using: str, sql: str, params: Any = None) -> int:
     with connections[using].cursor() as cursor:
         cursor.execute(sql, params)
@@ -70,39 +94,180 @@ def rows(using: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
-# ---------------------------------------------------------------------------------------------------- pools
+class OwnTransactions(threading.local):
+    """The transactions of our own that this thread is in, by database: whether statements may go by name in each."""
+
+    open: Mapping[str, bool] = MappingProxyType({})
 
 
-def remove_pools() -> None:
-    """Close all pools of this process, and have every database connected without one from now on.
+own_transactions = OwnTransactions()
 
-    For a process that is a worker and nothing else; before it forks, and before its first query.
+
+def can_go_together(using: str) -> bool:
+    """Whether a message can hold several statements: not if the server binds their parameters."""
+    connection = connections[using]
+    connection.ensure_connection()
+    return issubclass(connection.connection.cursor_factory, psycopg.ClientCursor)
+
+
+def begin_with(using: str, first: Sequence[Statement]) -> list[Rows]:
+    """Set up the transaction that begins now, and the rows of its first statements."""
+    if not first or not can_go_together(using):
+        execute(using, BEGIN)
+        return [claimed_rows(using, sql, params) for sql, params in first]
+    start: Sequence[str] = BEGIN_AT_ONCE
+    if names.can_name(using):
+        if names.is_due(using, first) and not connections[using].get_autocommit():
+            execute(using, BEGIN)  # which must come before anything else
+            start = ()
+        first = names.by_name(using, first)
+    params = {name: value for _, params in first for name, value in params.items()}
+    with connections[using].cursor() as cursor:
+        _load_times_quickly(cursor)
+        cursor.execute("; ".join([*start, *(sql for sql, _ in first)]), params)
+        for _ in start[1:]:
+            cursor.nextset()
+        found = []
+        for place, _ in enumerate(first):
+            if start or place:
+                cursor.nextset()
+            found.append(_fetched(cursor))
+        return found
+
+
+def claimed_rows(using: str, sql: str, params: Any, *, by_name: bool = False) -> Rows:
+    """Like :func:`rows`, also for a statement without any, and with times loaded quickly.
+
+    With ``by_name`` it is planned once, for any values: not for one that gives a state or a policy as a value, because
+    then no index of some states is of use.
     """
-    pooled = [alias for alias in connections if _has_pool(connections[alias])]
-    for alias in pooled:
-        connection: Any = connections[alias]
-        connection.close()
-        if alias in connection._connection_pools:  # else close_pool() would first make one
-            connection.close_pool()
-    for alias in pooled:
-        settings = connections.settings[alias]
-        settings["OPTIONS"] = _without_pool(settings)  # shared by the connections of all threads
+    if by_name and own_transactions.open.get(using):
+        [(sql, params)] = names.by_name(using, [(sql, params)])
+    with connections[using].cursor() as cursor:
+        _load_times_quickly(cursor)
+        cursor.execute(sql, params)
+        return _fetched(cursor)
 
 
-def own_connection(alias: str) -> BaseDatabaseWrapper:
-    """This thread's connection to a database, from now on without a pool; the pool of other threads stays."""
-    connection = connections[alias]
-    if _has_pool(connection):
-        settings = connection.settings_dict
-        connection = type(connection)({**settings, "OPTIONS": _without_pool(settings)}, alias)
-        connections[alias] = connection
-    return connection
+def rows_alone(using: str, sql: str, params: Any) -> Rows:
+    """The rows of a statement that is a transaction of its own, which can be run again: so it may go by name."""
+    if can_go_together(using) and names.can_name(using):
+        [(sql, params)] = names.by_name(using, [(sql, params)])
+    return claimed_rows(using, sql, params)
 
 
-def _has_pool(connection: BaseDatabaseWrapper) -> bool:
-    """Whether it is one of Django's: backends of others may mean something else by this option."""
-    return bool(connection.settings_dict["OPTIONS"].get("pool")) and hasattr(connection, "close_pool")
+def _fetched(cursor: Any) -> Rows:
+    """All rows, if it is a statement that has any; ``description`` would make an object for each column."""
+    return list(cursor.fetchall()) if cursor.cursor.pgresult.nfields else []
 
 
-def _without_pool(settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings["OPTIONS"].items() if name != "pool"}
+def text_array(values: Iterable[str]) -> str:
+    """For a ``text[]``; psycopg takes ten times as long to write it, which is longer than the server takes to read."""
+    escaped = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
+
+
+def _load_times_quickly(cursor: Any) -> None:
+    """By psycopg's own loader: Django's takes longer than the claim itself."""
+    if settings.USE_TZ and _TIMES is not None:
+        cursor.cursor.adapters.register_loader(_TIMESTAMPTZ, _TIMES)
+
+
+_TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
+_TIMES = psycopg.adapters.get_loader(_TIMESTAMPTZ, psycopg.pq.Format.TEXT)
+
+
+# ------------------------------------------------------------------------------------------------------- names
+
+
+class _Named(NamedTuple):
+    prepare: str
+    execute: str
+
+
+_FORGOTTEN = (
+    errors.InvalidSqlStatementName,  # another connection of the server
+    errors.DuplicatePreparedStatement,  # one that another client of the pooler had before
+    errors.FeatureNotSupported,  # a migration changed the type of what it returns
+)
+
+
+class NamedStatements(ProcessMemory):
+    """What this process knows of names.
+
+    How often a connection was asked for each statement, for as long as the connection is open. And which databases lose
+    names, until the process ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses: WeakKeyDictionary[psycopg.Connection[Any], dict[str, int]] = WeakKeyDictionary()
+        self.forgetful: set[str] = set()  # databases behind something that loses names
+
+    def forget(self) -> None:
+        self.forgetful.clear()  # the uses belong to connections, which still know their names
+
+    def can_name(self, using: str) -> bool:
+        """Whether it is any use: not where the project says that a pooler is between, by our setting or by Django's."""
+        if using in self.forgetful or get_settings().POOLER:
+            return False
+        return not connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+
+    def is_due(self, using: str, statements: Sequence[Statement]) -> bool:
+        """Whether :meth:`by_name` will prepare something."""
+        uses = self.uses.get(connections[using].connection, {})
+        return any(uses.get(sql) == AFTER for sql, _ in statements)
+
+    def by_name(self, using: str, statements: Sequence[Statement]) -> list[Statement]:
+        """What to send instead of these statements; what was asked for often enough is prepared."""
+        connection = connections[using].connection
+        uses = self.uses.get(connection)
+        if uses is None:
+            uses = self.uses[connection] = {}
+        sent = []
+        for sql, params in statements:
+            times = uses.get(sql, 0)
+            if times == AFTER:
+                with connections[using].cursor() as cursor:
+                    cursor.execute(_named(sql).prepare)
+            if times <= AFTER and (times or len(uses) < MOST):
+                uses[sql] = times + 1
+            sent.append((_named(sql).execute if times >= AFTER else sql, params))
+        return sent
+
+    def is_forgotten(self, error: DatabaseError, using: str) -> bool:
+        """Whether a statement failed only because it was sent by name; it will be sent in full from now on."""
+        if not isinstance(error.__cause__, _FORGOTTEN):
+            return False
+        if using not in self.forgetful:
+            self.forgetful.add(using)
+            logger.info(
+                "prepared statements are not kept: database %s: %s; statements are sent in full from now on",
+                using,
+                error_line(error),
+                extra={"database": using, "error": str(error).strip()},
+            )
+        return True
+
+
+@lru_cache(maxsize=1024)
+def _named(sql: str) -> _Named:
+    """The name says what the statement is, so that no two clients ever mean different ones by it."""
+    name = "jobqueue_" + hashlib.sha256(sql.encode()).hexdigest()[:20]
+    given: list[str] = []
+
+    def numbered(found: re.Match[str]) -> str:
+        placeholder = found.group()
+        if placeholder == "%%":
+            return "%"
+        if placeholder == "%s" or placeholder not in given:
+            given.append(placeholder)
+            return f"${len(given)}"
+        return f"${given.index(placeholder) + 1}"
+
+    body = _PLACEHOLDER.sub(numbered, sql)
+    values = f"({', '.join(given)})" if given else ""
+    return _Named(f"PREPARE {name} AS {body.strip()}", f"EXECUTE {name}{values}")
+
+
+names = NamedStatements()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -36,15 +36,15 @@ class Checked:
     given_id: bool
     data: str | None
     plain_data: Any
+    tags: list[str]
+    options: Mapping[str, Any]
     name: str = ""
     singleton_key: str = ""
     group_key: str = ""
     priority: int = 0
     delay: float | None = None
     start_after: datetime | None = None
-    tags: list[str] = field(default_factory=lambda: _NO_TAGS)
     throttle_seconds: int | None = None
-    options: Mapping[str, Any] = field(default_factory=lambda: _NO_OPTIONS)
     carried: str | None = None
     source: tuple[UUID, str, str] | None = None  # the job it is made from, its queue and its key
 
@@ -68,7 +68,9 @@ def check_values(
         if data is None
         else encode(data, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=get_encoder())
     )
-    job = Checked(uuid7() if id is None else as_uuid(id), id is not None, text, data)
+    job = Checked(
+        uuid7() if id is None else as_uuid(id), id is not None, text, data, tags=_NO_TAGS, options=_NO_OPTIONS
+    )
     if name is not None:
         job.name = check_text(name, option="name", max_length=255)
     if singleton_key is not None:

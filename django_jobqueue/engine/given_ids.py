@@ -12,9 +12,8 @@ from uuid import UUID
 
 from django.db import connections
 
-from .databases import rows
+from .databases import Rows, Statement, rows
 from .drafts import Checked
-from .prepared_statements import Rows, Statement
 from .sql.send import LOCK_FREE_IDS, LOCK_ID
 from .transactions import at_once, joins, row_at_once
 

@@ -24,6 +24,7 @@ from ..policies import QueuePolicy
 from ..process_memory import ProcessMemory
 from . import sql
 from .claims import Claimer
+from .databases import claimed_rows
 from .lanes import MOST_KEYS, try_keys
 from .sql import grouped_reads
 from .transactions import in_transaction, joins
@@ -218,14 +219,18 @@ class _Reader:
             "places": list(places.values()),
             "tids": [row.tid for row in chosen],
         }
-        jobs = self.claimer.jobs(self.claimer.rows(sql.fetch.CLAIM_GROUPED, params))
+        jobs = self.claimer.jobs(self._run(sql.fetch.CLAIM_GROUPED, params))
         for job in jobs:
             job.grouped = True
         return sorted(jobs, key=lambda job: places[job.id])
 
     def _rows(self, statement: str, **params: object) -> list[tuple[Any, ...]]:
         given = {"queue": self.claimer.queue, "tags": self.claimer.tags, "without": sorted(self.asked), **params}
-        return self.claimer.rows(statement, given)
+        return self._run(statement, given)
+
+    def _run(self, statement: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        claimer = self.claimer
+        return claimed_rows(claimer.using, sql.parts.at(claimer.leaf, statement, claimer.columns), params)
 
 
 class Rests(ProcessMemory):

@@ -22,10 +22,9 @@ from ..models import Job, Queue
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from . import sql
-from .databases import execute, rows
-from .notifications import wake
-from .prepared_statements import claimed_rows, text_array
-from .transactions import T, after_commit, in_transaction, is_strict
+from .announcements import after_commit, wake
+from .databases import claimed_rows, execute, rows, text_array
+from .transactions import T, in_transaction, is_strict
 
 MOST_KEYS = 200  # per transaction: more from many workers would exhaust the server's table of locks
 # How long a verb that finishes a job waits for the key of that job. A fetch holds keys for a millisecond or two; any

@@ -8,25 +8,22 @@ import random
 import selectors
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 from django.db import Error, connections
-from psycopg.sql import Literal
 
 from ..conf import get_settings
 from ..exceptions import InvalidOption
 from ..log_texts import error_line
 from ..options import YEAR, check_seconds
-from ..process_memory import ProcessMemory
-from .databases import execute, own_connection, rows
-from .sql.send import CHANNEL, LISTEN, NOTIFICATION_QUEUE_USAGE, NOTIFY
-from .transactions import T, after_commit, joins
+from .pools import own_connection
+from .sql.send import LISTEN
+from .transactions import T, joins
 
-logger = logging.getLogger("django_jobqueue")
 worker_logger = logging.getLogger("django_jobqueue.worker")
 
 JOIN_SECONDS = 1.0  # a listener that is just trying to connect may take longer, and ends by itself
@@ -181,78 +178,3 @@ def fetch_waiting(
             bell.clear()
             found = fetch()
     return found
-
-
-class _WakeUps:
-    """The queues that one transaction will wake, each once."""
-
-    def __init__(self) -> None:
-        self.hooks: dict[str, list[set[str]]] = {}
-        self.sent: set[str] = set()
-
-    def covers(self, queue: str, savepoints: set[str]) -> bool:
-        """Whether a hook is set that is rolled back only together with what is done now."""
-        return any(hook <= savepoints for hook in self.hooks.get(queue, ()))
-
-
-class _WakeUp:
-    """A notification that goes out after commit."""
-
-    def __init__(self, using: str, queue: str, shared: _WakeUps) -> None:
-        self.using, self.queue, self.shared = using, queue, shared
-
-    def __call__(self) -> None:
-        if self.queue in self.shared.sent:
-            return
-        self.shared.sent.add(self.queue)
-        try:
-            execute(self.using, NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
-        except Exception as error:  # the jobs are stored and polling finds them: a lost wake-up only costs time
-            _say_unnotified(self.using, self.queue, error)
-
-
-_SAY_EVERY_SECONDS = 10.0
-
-
-class LastWarning(ProcessMemory):
-    """When this process last said that it could not notify workers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at = float("-inf")  # monotonic time
-
-    def forget(self) -> None:
-        self.at = float("-inf")
-
-
-_last_warning = LastWarning()
-
-
-def _say_unnotified(using: str, queue: str, error: Exception) -> None:
-    """Now and then; and if the server's queue of notifications is full, have it look whether it still is."""
-    if time.monotonic() - _last_warning.at < _SAY_EVERY_SECONDS:
-        return
-    _last_warning.at = time.monotonic()
-    logger.warning(
-        "could not notify workers: queue %s: %s; they find its jobs when they poll",
-        queue,
-        error_line(error),
-        extra={"queue": queue, "error": str(error).strip()},
-    )
-    with suppress(Exception):
-        rows(using, NOTIFICATION_QUEUE_USAGE)
-
-
-def wake(using: str, queues: Iterable[str]) -> None:
-    """Tell workers, after commit and once, that these queues have something to fetch.
-
-    Never inside the caller's transaction, because a commit that carries NOTIFY waits for all others that do.
-    """
-    if not get_settings().NOTIFY:
-        return
-    connection = connections[using]
-    shared = next((f.shared for _, f, *_ in reversed(connection.run_on_commit) if isinstance(f, _WakeUp)), _WakeUps())
-    savepoints = set(connection.savepoint_ids)
-    for queue in queues:
-        if not shared.covers(queue, savepoints) and after_commit(using, _WakeUp(using, queue, shared)):
-            shared.hooks.setdefault(queue, []).append(savepoints)

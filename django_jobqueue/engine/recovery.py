@@ -19,13 +19,13 @@ from ..policies import LANED, ORDERED
 from ..querysets import JobQuerySet
 from ..states import FailureReason, JobState
 from . import lanes, sql
+from .announcements import wake
 from .databases import database, execute, rows
 from .lanes import chunks
-from .notifications import wake
-from .retry_decision import Fail, Failing, ReturnToQueue
+from .retry_decision import Fail, Failing, ReturnToQueue, retrying_beside
 from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
 from .transactions import in_transaction
-from .transitions import Answers, Become, Change, Decision, move, retrying_beside
+from .transitions import Answers, Become, Change, Decision, move
 
 RELEASED_AT_ONCE = 1_000
 

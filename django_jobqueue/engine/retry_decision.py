@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -10,9 +10,11 @@ from uuid import UUID
 from ..backoff import retry_delay_seconds
 from ..conf import get_settings
 from ..models import Job, Queue
-from ..policies import ORDERED, OnExhausted
+from ..policies import ORDERED, OnExhausted, QueuePolicy
 from ..states import DEAD, FailureReason, JobState
-from .transitions import Answers, Change, Moved, retrying_beside
+from . import sql
+from .databases import rows
+from .transitions import Answers, Change, Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,12 @@ class ReturnToQueue:
             return Change(JobState.FAILED, error=self.message, reason=reason, outcome="returned", died=True)
         reason = FailureReason.RETURNED
         return Change(JobState.RETRY, delay=self.delay, error=self.message, reason=reason, outcome="returned")
+
+
+def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:
+    """Stately jobs that cannot wait for a retry, because another of their key already does: and which."""
+    stately = [job.pk for job in jobs if job.policy == QueuePolicy.STATELY]
+    return dict(rows(using, sql.transitions.RETRYING_BESIDE, {"ids": stately})) if stately else {}
 
 
 def failures(moved: Moved) -> list[Failure]:

@@ -17,17 +17,19 @@ from psycopg import errors
 
 from ..conf import get_settings
 from ..log_texts import error_line
-from .databases import execute, rows
-from .prepared_statements import (
+from .databases import (
     Rows,
     Statement,
     begin_with,
     can_go_together,
     claimed_rows,
-    is_forgotten,
-    sent_by_name,
+    execute,
+    names,
+    own_transactions,
+    rows,
+    rows_alone,
 )
-from .sql.session import MAKE_DURABLE, PLAN_OFF, PLAN_ON, SWAP_LOCK_TIMEOUT
+from .sql.session import MAKE_DURABLE, PLAN_OFF, PLAN_ON, SET_LOCK_TIMEOUT, SWAP_LOCK_TIMEOUT
 
 logger = logging.getLogger("django_jobqueue")
 
@@ -51,7 +53,7 @@ def again_after_conflict(using: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except DatabaseError as error:
-            if not tries_left or not (is_conflict(error) or is_forgotten(error, using)):
+            if not tries_left or not (is_conflict(error) or names.is_forgotten(error, using)):
                 raise
             logger.debug(
                 "transaction conflict: %s; trying again, tries left: %d",
@@ -76,8 +78,13 @@ def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement
             return work(*[claimed_rows(using, sql, params) for sql, params in first])
 
     def own() -> T:
-        with transaction.atomic(using=using), sent_by_name(using):
-            return work(*begin_with(using, first))
+        with transaction.atomic(using=using):
+            before = own_transactions.open
+            own_transactions.open = {**before, using: can_go_together(using) and names.can_name(using)}
+            try:
+                return work(*begin_with(using, first))
+            finally:
+                own_transactions.open = before
 
     return again_after_conflict(using, own)
 
@@ -91,12 +98,10 @@ def at_once(using: str, given: Sequence[Statement]) -> list[Rows]:
 
 def row_at_once(using: str, sql: str, params: Any) -> tuple[Any, ...] | None:
     """The first row of one statement that is a transaction of its own, or part of the caller's."""
-
-    def own() -> Rows:
-        with sent_by_name(using):
-            return claimed_rows(using, sql, params, by_name=True)
-
-    found = claimed_rows(using, sql, params) if joins(connections[using]) else again_after_conflict(using, own)
+    if connections[using].get_autocommit():
+        found = again_after_conflict(using, partial(rows_alone, using, sql, params))
+    else:
+        found = claimed_rows(using, sql, params)
     return found[0] if found else None
 
 
@@ -119,8 +124,7 @@ def _is_usable(using: str) -> bool:
 
 def is_strict(using: str) -> bool:
     """Whether we are inside a caller's transaction that cannot look again."""
-    connection = connections[using]
-    if not joins(connection):
+    if connections[using].get_autocommit() or using in own_transactions.open:  # one of ours is READ COMMITTED
         return False
     return bool(rows(using, "SHOW transaction_isolation")[0][0] != READ_COMMITTED)
 
@@ -131,20 +135,10 @@ def make_durable(using: str) -> None:
         execute(using, MAKE_DURABLE)
 
 
-def after_commit(using: str, work: Callable[[], object]) -> bool:
-    """Run ``work`` when the transaction is committed; whether that can be arranged."""
-    connection = connections[using]
-    if joins(connection) and not connection.in_atomic_block:
-        return False  # the caller manages the transaction by hand, and Django cannot tell when it commits
-    transaction.on_commit(work, using=using, robust=True)
-    return True
-
-
 @contextmanager
 def patient(using: str, seconds: float | None = None) -> Iterator[None]:
     """Wait for locks no longer than that, or ``LOCK_TIMEOUT_MS``, in this transaction; the caller's limit is kept."""
-    milliseconds = get_settings().LOCK_TIMEOUT_MS if seconds is None else int(seconds * 1000)
-    before = rows(using, SWAP_LOCK_TIMEOUT, [f"{milliseconds}ms"])[0][0]
+    before = rows(using, SWAP_LOCK_TIMEOUT, [_limit(seconds)])[0][0]
     try:
         yield
     finally:
@@ -152,15 +146,24 @@ def patient(using: str, seconds: float | None = None) -> Iterator[None]:
             rows(using, SWAP_LOCK_TIMEOUT, [before])
 
 
+def _limit(seconds: float | None) -> str:
+    milliseconds = get_settings().LOCK_TIMEOUT_MS if seconds is None else int(seconds * 1000)
+    return f"{milliseconds}ms"
+
+
 def unless_locked(using: str, work: Callable[[], T], seconds: float | None = None) -> T | None:
     """What ``work`` returns, or ``None`` when it had to wait too long for a lock; the caller's transaction survives."""
+    own = connections[using].get_autocommit()
 
     def bounded() -> T:
+        if own:  # the limit ends with the transaction
+            execute(using, SET_LOCK_TIMEOUT, [_limit(seconds)])
+            return work()
         with patient(using, seconds):
             return work()
 
     def guarded() -> T:
-        with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
+        with nullcontext() if own else transaction.atomic(using=using):
             return in_transaction(using, bounded)
 
     return none_if_locked(guarded)

@@ -18,13 +18,12 @@ from ..exceptions import InvalidTransition
 from ..fingerprints import fingerprint
 from ..identifiers import uuid7
 from ..models import Job, Queue
-from ..policies import LANED, ORDERED, QueuePolicy
+from ..policies import LANED, ORDERED
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
 from ..text import clean_text
-from . import announcements, capacity, lanes, sql
+from . import announcements, lanes, sql
 from .databases import rows
 from .lanes import Lane, Locked, lanes_of
-from .notifications import wake
 from .queues import named
 from .transactions import in_transaction, logger
 
@@ -176,13 +175,9 @@ def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Lock
         check_transition(job, changes[job.pk].state)
     due = {id: start_after for id, start_after, _ in rows(using, sql.transitions.MOVE, _arrays(jobs, changes))}
     _copy_dead(using, [job.pk for job in jobs if changes[job.pk].died])
-    locked.release(lanes_of(job for job in jobs if _frees_lane(job, changes[job.pk].state)))
+    freeing = [job for job in jobs if _frees_lane(job, changes[job.pk].state)]
+    locked.release(lanes_of(freeing))
     announcements.moved(using, jobs, changes)
-    capacity.ended(using, changes)
-    wake(
-        using,
-        {job.queue_id for job in jobs if changes[job.pk].state in ELIGIBLE and not changes[job.pk].delay},
-    )
     return due
 
 
@@ -223,7 +218,7 @@ def _copy_dead(using: str, ids: list[UUID]) -> None:
     if not ids:
         return
     copied = rows(using, sql.transitions.DEAD_LETTER, {"ids": ids, "copies": [uuid7() for _ in ids]})
-    wake(using, {queue for queue, _ in copied})
+    announcements.wake(using, {queue for queue, _ in copied})
     done = {source for _, source in copied}
     missing = Queue.objects.using(using).filter(dead_letter__isnull=False, jobs__pk__in=set(ids) - done)
     if set(ids) - done and (queues := list(missing.values_list("name", flat=True).distinct())):
@@ -232,12 +227,6 @@ def _copy_dead(using: str, ids: list[UUID]) -> None:
             ", ".join(queues),
             extra={"queues": queues, "number": len(ids) - len(done)},
         )
-
-
-def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:
-    """Stately jobs that cannot wait for a retry, because another of their key already does: and which."""
-    stately = [job.pk for job in jobs if job.policy == QueuePolicy.STATELY]
-    return dict(rows(using, sql.transitions.RETRYING_BESIDE, {"ids": stately})) if stately else {}
 
 
 def delete_rows(using: str, jobs: list[Job], locked: lanes.Locked) -> None:

@@ -120,15 +120,28 @@ class Schedule(models.Model):
 
     def check_options(self) -> dict[str, Any]:
         """Its options as the verbs take them. Raises the error with which a verb would refuse them."""
+        options = self._given_options()
+        cleaned = clean_schedule_options({name: self._value(name) for name in _PLAIN} | options)
+        if self.queue_id is not None:  # otherwise the form reports it
+            self._check_queue(cleaned["singleton_key"])
+        return cleaned
+
+    def job_options(self) -> dict[str, Any]:
+        """The options of its jobs. Raises ``InvalidOption`` for one that is wrong, and for a wrong ``catch_up``.
+
+        The rest is not checked here, because a send checks it.
+        """
+        cleaned = clean_schedule_options({"catch_up": self._value("catch_up")} | self._given_options())
+        options: dict[str, Any] = cleaned["options"]
+        return options
+
+    def _given_options(self) -> dict[str, Any]:
         options = self._value("options")
         if not isinstance(options, dict):
             raise InvalidOption("options", f"expected a dict, got a value of type {type(options).__name__}")
         if wrong := sorted(set(options) & {*_PLAIN, "queue", "enabled"}):
             raise InvalidOption("options", f"{wrong[0]!r} is not an option of jobs")
-        cleaned = clean_schedule_options({name: self._value(name) for name in _PLAIN} | options)
-        if self.queue_id is not None:  # otherwise the form reports it
-            self._check_queue(cleaned["singleton_key"])
-        return cleaned
+        return options
 
     def _check_queue(self, singleton_key: str) -> None:
         queue = Queue.objects.using(self._state.db).filter(pk=self.queue_id).first()

@@ -21,15 +21,14 @@ from psycopg import errors
 from ..claims import draw_number
 from ..engine import sql
 from ..engine.claims import Bookmark, Claimer, Place
-from ..engine.databases import database, rows
+from ..engine.databases import Statement, claimed_rows, database, execute, rows, text_array
 from ..engine.grouped_reads import check_policy, fetch_grouped
 from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
 from ..engine.notifications import fetch_waiting
-from ..engine.prepared_statements import Statement, text_array
 from ..engine.queues import KnownQueue, QueueChanged, known_queues, named, no_queue
 from ..engine.recovery import end_leases
 from ..engine.refused_keys import refusals_of
-from ..engine.transactions import READ_COMMITTED, at_once, in_transaction, joins, make_durable
+from ..engine.transactions import READ_COMMITTED, at_once, in_transaction, make_durable
 from ..exceptions import UnsafeIsolation
 from ..expressions import Tid
 from ..grouping import Grouping
@@ -85,17 +84,16 @@ def fetch(
     than READ COMMITTED.
     """
     limit = check_int(limit, option="limit", minimum=1, maximum=MOST_JOBS)
-    claimer = Claimer(
-        database(using),
-        named(queue),
-        check_tags(tags) if tags else [],
-        check_text(worker, option="worker", max_length=255),
-        None if incarnation is None else as_uuid(incarnation, option="incarnation"),
-        None if lease is None else check_seconds(lease, option="lease", minimum=0.001, maximum=YEAR),
-        bookmark,
-        draw_number(),
-        sql.parts.CLAIMED if whole else sql.parts.NEEDED,
-    )
+    using, queue = database(using), named(queue)
+    tagged = check_tags(tags) if tags else []
+    assignment = {
+        "worker": check_text(worker, option="worker", max_length=255),
+        "incarnation": None if incarnation is None else as_uuid(incarnation, option="incarnation"),
+        "lease": None if lease is None else check_seconds(lease, option="lease", minimum=0.001, maximum=YEAR),
+        "number": draw_number(),
+    }
+    columns = sql.parts.CLAIMED if whole else sql.parts.NEEDED
+    claimer = Claimer(using, queue, tagged, assignment, bookmark, columns)
     order = None if grouping is None else check_grouping(grouping)
     if wait is None:
         return _fetch_now(claimer, order, limit)
@@ -105,19 +103,21 @@ def fetch(
 
 def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[Job]:
     known = known_queues.get(claimer.using, claimer.queue)
-    if known is not None and not claimer.tags and grouping is None and not joins(connections[claimer.using]):
+    own = connections[claimer.using].get_autocommit()  # else the statements become part of the caller's transaction
+    if known is not None and not claimer.tags and grouping is None and own:
         with suppress(QueueChanged):
             return _fetch_free(claimer._replace(policy=known.policy, leaf=known.leaf), known, limit)
-    found = _look_at_queue(claimer)
+    found = _look_at_queue(claimer, own)
     if found is None:
         return []
-    make_durable(claimer.using)
+    if not own:
+        make_durable(claimer.using)
     claimer = claimer._replace(policy=found.policy, leaf=found.leaf)
     if grouping is not None and found.policy != ORDERED:  # an ordered queue gives one per key, however it is read
         check_policy(claimer.queue, found.policy)
         return fetch_grouped(claimer, grouping, limit, partial(_release_due, claimer))
     if found.policy in LANED:
-        return _fetch_lanes(claimer, limit)
+        return _fetch_lanes(claimer, limit, own)
     if claimer.tags:
         return in_transaction(claimer.using, partial(_fetch_tagged, claimer, limit))
     known_queues.remember(claimer.using, claimer.queue, found)
@@ -126,24 +126,26 @@ def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[
     return []
 
 
-def _look_at_queue(claimer: Claimer) -> KnownQueue | None:
+def _look_at_queue(claimer: Claimer, own: bool) -> KnownQueue | None:
     """What kind of queue it is; ``None`` while it is paused."""
     found = rows(claimer.using, sql.fetch.LOOK_AT_QUEUE, {"queue": claimer.queue})
     if not found:
         raise no_queue(claimer.queue, claimer.using)
     policy, partition, paused, isolation = found[0]
-    if joins(connections[claimer.using]) and isolation != READ_COMMITTED:
+    if not own and isolation != READ_COMMITTED:
         raise UnsafeIsolation(isolation)
     return None if paused else KnownQueue(policy, partition, leaf_of(claimer.queue, partition))
 
 
 def _release_due(claimer: Claimer) -> None:
     """Lift the holds of jobs whose time has come, and give back jobs whose lease ran out."""
-    due, leases = claimer.rows(sql.fetch.LOOK_AT_TIMES, {"queue": claimer.queue}, by_name=True)[0]
+    using, queue, leaf = claimer.using, claimer.queue, claimer.leaf
+    look = sql.parts.at(leaf, sql.fetch.LOOK_AT_TIMES)
+    due, leases = claimed_rows(using, look, {"queue": queue}, by_name=True)[0]
     if due:
-        claimer.execute(sql.fetch.RELEASE_DUE, {"queue": claimer.queue, "most": RELEASED_AT_ONCE})
+        execute(using, sql.parts.at(leaf, sql.fetch.RELEASE_DUE), {"queue": queue, "most": RELEASED_AT_ONCE})
     if leases:
-        end_leases(claimer.using, claimer.queue)
+        end_leases(using, queue)
 
 
 # ----------------------------------------------------------------------------------- jobs that wait for nobody
@@ -177,7 +179,7 @@ def _claim_free(claimer: Claimer, known: KnownQueue, limit: int, beyond: Place |
     try:
         look, *_, claimed = at_once(claimer.using, statements)
     except ProgrammingError as error:
-        if isinstance(error.__cause__, errors.UndefinedTable) and not joins(connections[claimer.using]):
+        if isinstance(error.__cause__, errors.UndefinedTable) and connections[claimer.using].get_autocommit():
             look = []  # its own part of the table is gone
         else:
             raise
@@ -251,7 +253,8 @@ def _candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collect
     priority, position = stretch.place
     params = {"queue": claimer.queue, "priority": priority, "position": position, "limit": limit}
     params["without"] = text_array(sorted(without))
-    return [Candidate(*row) for row in claimer.rows(stretch.part.value, params, by_name=True)]
+    heads = sql.parts.at(claimer.leaf, stretch.part.value)
+    return [Candidate(*row) for row in claimed_rows(claimer.using, heads, params, by_name=True)]
 
 
 def _tagged_candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str]) -> list[Candidate]:
@@ -289,7 +292,8 @@ def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> li
     if not tids:
         return []
     params = {**claimer.assignment, "xmin": xmin, "tids": text_array(tids)}
-    return _in_order(claimer, claimer.rows(sql.fetch.CLAIM, params, by_name=True))
+    statement = sql.parts.at(claimer.leaf, sql.fetch.CLAIM, claimer.columns)
+    return _in_order(claimer, claimed_rows(claimer.using, statement, params, by_name=True))
 
 
 def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
@@ -304,9 +308,8 @@ def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
 # ------------------------------------------------------------------------------------------------------ lanes
 
 
-def _fetch_lanes(claimer: Claimer, limit: int) -> list[Job]:
+def _fetch_lanes(claimer: Claimer, limit: int, own: bool) -> list[Job]:
     """Claim heads of lanes, and look again at once if this look only put others on hold."""
-    own = not joins(connections[claimer.using])
     looks, all_keys = SECOND_LOOKS, False
     while True:
         judge = in_transaction(claimer.using, partial(_claim_heads, claimer, limit, all_keys))
@@ -419,13 +422,15 @@ class _Judge:
     def _look(self, mine: list[Candidate]) -> dict[str, tuple[bool, int | None, bool]]:
         keys = sorted({candidate.key for candidate in mine})
         params = {"queue": self.claimer.queue, "keys": text_array(keys)}
-        found = self.claimer.rows(sql.lanes.LOOK_AT_LANES, params, by_name=True)
+        look = sql.parts.at(self.claimer.leaf, sql.lanes.LOOK_AT_LANES)
+        found = claimed_rows(self.claimer.using, look, params, by_name=True)
         return {key: (blocked, head, overdue) for key, blocked, head, overdue in found}
 
     def _one_running(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
         keys = sorted({candidate.key for candidate in mine} - self.taken)
         params = {"queue": self.claimer.queue, "policy": self.policy, "keys": keys}
-        busy = {key for key, running in self.claimer.rows(sql.lanes.LOOK_AT_RUNNING, params) if running}
+        look = sql.parts.at(self.claimer.leaf, sql.lanes.LOOK_AT_RUNNING)
+        busy = {key for key, running in claimed_rows(self.claimer.using, look, params) if running}
         going: dict[str, Candidate] = {}
         held = []
         for candidate in mine:
@@ -437,8 +442,10 @@ class _Judge:
 
     def _hold(self, held: list[Candidate], blocked: Collection[str]) -> None:
         self.held += len(held)
+        using, leaf = self.claimer.using, self.claimer.leaf
         if held:
-            self.claimer.execute(sql.lanes.HOLD_CANDIDATES, {"tids": [candidate.tid for candidate in held]})
+            tids = [candidate.tid for candidate in held]
+            execute(using, sql.parts.at(leaf, sql.lanes.HOLD_CANDIDATES), {"tids": tids})
         if blocked:
             params = {"queue": self.claimer.queue, "keys": sorted(blocked), "most": HELD_AT_ONCE}
-            self.claimer.execute(sql.lanes.HOLD_LANES, params)
+            execute(using, sql.parts.at(leaf, sql.lanes.HOLD_LANES), params)

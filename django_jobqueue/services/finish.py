@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from traceback import TracebackException
@@ -13,14 +13,13 @@ from django.db import connections
 
 from ..claims import Claim
 from ..conf import get_settings
-from ..engine import capacity, sql
+from ..engine import announcements, sql
 from ..engine.claims import Target, check_claim, claim_of, database_of, id_of, leaf_of_job
 from ..engine.databases import execute
 from ..engine.lanes import PAUSES, Lane, Locked
-from ..engine.notifications import wake
 from ..engine.queues import named
 from ..engine.retry_decision import Fail, Failing, Failure, ReturnToQueue, failures
-from ..engine.transactions import in_transaction, joins
+from ..engine.transactions import in_transaction
 from ..engine.transitions import Answers, Become, Change, Decision, Moved, move
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..models import Job
@@ -42,7 +41,7 @@ def complete(job: Target, output: Any = None, *, queue: str | None = None, using
     text, _ = clean_output(output, max_bytes=get_settings().MAX_OUTPUT_BYTES)
     known = job if isinstance(job, Job) else _find(id_of(job), queue, using)
     work = partial(complete_one, known, claim_of(job), text, using)
-    if joins(connections[using]) and known.policy not in LANED:
+    if known.policy not in LANED and not connections[using].get_autocommit():
         work()  # in the caller's transaction, with nothing to set and to set back
     else:
         in_transaction(using, work)
@@ -156,9 +155,9 @@ def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) 
     if not execute(using, statement, params):
         raise _refusal(job, claim, JobState.COMPLETED, leads_to(JobState.COMPLETED), using)
     locked.release(lane)
-    capacity.ended(using, [job.pk])
+    announcements.ended(using, [job.pk])
     if job.came_by_group:
-        wake(using, [job.queue_id])  # the next of its group may go
+        announcements.wake(using, [job.queue_id])  # the next of its group may go
     return True
 
 
@@ -232,25 +231,3 @@ def _move_one(decision: FinishOne, queue: str | None, using: str | None) -> Move
     job = decision.job
     place = job.queue_id if isinstance(job, Job) else queue
     return move(database_of(job, using), [id_of(job)], decision, queue=place, pauses=PAUSES)
-
-
-def completion_of(some: Sequence[tuple[Job, str | None]], *, here: bool = False) -> dict[str, Any]:
-    """Places, claims and outputs, as arrays: psycopg would take longer to write them than the server to read.
-
-    For the statements that complete ``here``, where the claims put the rows, without attempts.
-    """
-    places = ",".join([f'"{job.ctid}"' for job, _ in some])
-    ids = ",".join([job.id.hex for job, _ in some])
-    held = [job.held_number for job, _ in some]
-    texts = {number: str(number or "NULL") for number in set(held)}  # most come from one fetch, and so have one number
-    numbers = ",".join([texts[number] for number in held])
-    outputs = [output for _, output in some]
-    params: dict[str, Any] = {
-        "tids": f"{{{places}}}",
-        "ids": f"{{{ids}}}",
-        "numbers": f"{{{numbers}}}",
-        "outputs": outputs if any(outputs) else [],
-    }
-    if not here:
-        params["attempts"] = f"{{{','.join([str(job.attempt) for job, _ in some])}}}"
-    return params

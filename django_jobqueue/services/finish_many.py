@@ -14,14 +14,12 @@ from django.db import connections
 
 from ..claims import draw_number
 from ..conf import get_settings
-from ..engine import capacity, sql
+from ..engine import announcements, sql
 from ..engine.claims import as_jobs, claim_of_job, leaf_of_job
-from ..engine.databases import database
-from ..engine.lanes import MOST_KEYS, Lane, chunks, release, release_later
-from ..engine.notifications import wake
-from ..engine.prepared_statements import Rows, Statement, claimed_rows, text_array
+from ..engine.databases import Rows, Statement, claimed_rows, database, text_array
+from ..engine.lanes import MOST_KEYS, Lane, release, release_later
 from ..engine.retry_decision import Failure
-from ..engine.transactions import at_once, in_transaction, is_strict, joins, make_durable, none_if_locked, unless_locked
+from ..engine.transactions import at_once, in_transaction, is_strict, make_durable, none_if_locked, unless_locked
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..identifiers import as_uuid
 from ..models import Job
@@ -30,7 +28,7 @@ from ..outputs import clean_output
 from ..policies import LANED, ORDERED
 from ..states import BLOCKING, JobState, leads_to
 from ..text import check_tags, check_text
-from .finish import completion_of, fail, stop, told
+from .finish import fail, stop, told
 
 Pairs = list[tuple[Job, str | None]]  # jobs with their outputs as text
 PAUSES = (0.002, 0.005)  # seconds, before a batch is tried again
@@ -71,7 +69,9 @@ def finish_many(
     ``LOCK_TIMEOUT_MS`` says; then the job is busy. ``whole`` is what it is for a fetch.
     """
     using = database(using)
-    make_durable(using)
+    own = connections[using].get_autocommit()  # else the statements become part of the caller's transaction
+    if not own:
+        make_durable(using)
     if lock_timeout is not None:
         lock_timeout = check_seconds(lock_timeout, option="lock_timeout", minimum=0.001, maximum=3600)
     _check_pairs(completed, "completed")
@@ -87,10 +87,11 @@ def finish_many(
     )
     for (queue, policy), some in groups.items():
         if policy not in LANED:
-            _complete_free(some, finished, using)
+            _complete_free(some, finished, using, own)
             continue
-        for few in chunks(some, MOST_KEYS):
-            _complete_lanes(queue, policy, few, claimer if hand_over else None, finished, using)
+        for start in range(0, len(some), MOST_KEYS):
+            few = some[start : start + MOST_KEYS]
+            _complete_lanes(queue, policy, few, claimer if hand_over else None, finished, using, own)
     for job, error in failed:
         _alone(job, partial(_fail_or_stop, job, error, finished, using), finished, using)
     return finished
@@ -138,17 +139,17 @@ class _Claimer:
     columns: tuple[str, ...]
 
 
-def _complete_free(some: Pairs, finished: Finished, using: str) -> None:
+def _complete_free(some: Pairs, finished: Finished, using: str, own: bool) -> None:
     leaf = leaf_of_job(some[0][0], using)
     answers: Rows = []
-    if not joins(connections[using]):
-        here = [_WAIT_BRIEFLY, (sql.parts.at(leaf, sql.finish.COMPLETE_HERE), completion_of(some, here=True))]
+    if own:
+        here = [_WAIT_BRIEFLY, (sql.parts.at(leaf, sql.finish.COMPLETE_HERE), _completion_of(some, here=True))]
         found = none_if_locked(partial(at_once, using, here))
         answers = found[-1] if found else []
     if len(answers) < len(some):
-        answers += at_once(using, [(sql.parts.at(leaf, sql.finish.COMPLETE), completion_of(some))])[0]
+        answers += at_once(using, [(sql.parts.at(leaf, sql.finish.COMPLETE), _completion_of(some))])[0]
     if any(job.came_by_group for job, _ in some):
-        wake(using, [some[0][0].queue_id])  # the next of their groups may go
+        announcements.wake(using, [some[0][0].queue_id])  # the next of their groups may go
     _sort_out(_account(some, answers, finished, using), finished, using)
 
 
@@ -156,14 +157,14 @@ _WAIT_BRIEFLY: Statement = (sql.session.WAIT_BRIEFLY, {})
 
 
 def _complete_lanes(
-    queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str
+    queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str, own: bool
 ) -> None:
     """A fetch unlocks keys after a moment; what is still locked then is completed without its key."""
-    if not is_strict(using):
-        here = not joins(connections[using])
+    if own or not is_strict(using):
+        here = own
         for pause in (*PAUSES, 0):
             some = _complete_laned(queue, policy, some, claimer, finished, using, here=here)
-            if not some or joins(connections[using]):
+            if not some or not own:
                 break
             here = False
             time.sleep(pause)
@@ -184,7 +185,7 @@ def _complete_without_keys(queue: str, policy: str, some: Pairs, finished: Finis
             release_later(using, ended)
         return answers
 
-    answers = in_transaction(using, work, [(statement, completion_of(some))])
+    answers = in_transaction(using, work, [(statement, _completion_of(some))])
     return _account(some, answers, finished, using)
 
 
@@ -192,7 +193,7 @@ def _complete_laned(
     queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str, *, here: bool
 ) -> Pairs:
     """Those that are left: their key or row is locked by another transaction, or their claim was lost."""
-    leaf = leaf_of_job(some[0][0], using)
+    leaf = some[0][0].leaf or leaf_of_job(some[0][0], using)
     limit = get_settings().HAND_OVER_LIMIT if claimer and policy == ORDERED else 0
 
     def work(*found: Rows) -> tuple[Rows, dict[str, int], Rows]:
@@ -215,9 +216,9 @@ def _complete_laned(
         return answers, ours, claimed
 
     params = {
-        **completion_of(some, here=here),
+        **_completion_of(some, here=here),
         "queue": queue,
-        "keys": text_array(job.singleton_key for job, _ in some),
+        "keys": text_array([job.singleton_key for job, _ in some]),
     }
     if here:
         first = [_WAIT_BRIEFLY, (sql.parts.at(leaf, sql.finish.COMPLETE_HERE_LANED), params)]
@@ -235,6 +236,28 @@ def _complete_laned(
     return _account(some, answers, finished, using)
 
 
+def _completion_of(some: Pairs, *, here: bool = False) -> dict[str, Any]:
+    """Places, claims and outputs, as arrays: psycopg would take longer to write them than the server to read.
+
+    For the statements that complete ``here``, where the claims put the rows, without attempts.
+    """
+    places = ",".join([f'"{job.ctid}"' for job, _ in some])
+    ids = ",".join([job.id.hex for job, _ in some])
+    held = [job.held_number for job, _ in some]
+    texts = {number: str(number or "NULL") for number in set(held)}  # most come from one fetch, and so have one number
+    numbers = ",".join([texts[number] for number in held])
+    outputs = [output for _, output in some]
+    params: dict[str, Any] = {
+        "tids": f"{{{places}}}",
+        "ids": f"{{{ids}}}",
+        "numbers": f"{{{numbers}}}",
+        "outputs": outputs if any(outputs) else [],
+    }
+    if not here:
+        params["attempts"] = f"{{{','.join([str(job.attempt) for job, _ in some])}}}"
+    return params
+
+
 def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str, *, here: bool) -> Rows:
     """Claim the next job of each of these lanes, whose job before it was just ended, where that may be."""
     params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
@@ -246,7 +269,7 @@ def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, us
 def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pairs:
     """Note what the statement finished, by its place in the batch; the rest is returned."""
     done = {place for place, _ in answers}
-    capacity.ended(using, (job.id for place, (job, _) in enumerate(some, 1) if place in done))
+    announcements.ended(using, (job.id for place, (job, _) in enumerate(some, 1) if place in done))
     if len(done) == len(some):
         finished.completed += [job.id for job, _ in some]
         return []

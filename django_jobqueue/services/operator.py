@@ -19,13 +19,14 @@ from psycopg.errors import UniqueViolation
 from ..conf import get_encoder, get_settings
 from ..encoding import encode
 from ..engine import announcements, lanes, sql
+from ..engine.announcements import wake
 from ..engine.claims import Target, database_of, id_of
 from ..engine.databases import database, execute, rows
-from ..engine.lanes import chunks, lanes_of
-from ..engine.notifications import wake
+from ..engine.lanes import lanes_of
 from ..engine.queues import check_exists, named, no_queue
+from ..engine.retry_decision import retrying_beside
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
-from ..engine.transactions import in_transaction, joins
+from ..engine.transactions import in_transaction
 from ..engine.transitions import (
     Answers,
     Become,
@@ -36,7 +37,6 @@ from ..engine.transitions import (
     delete_rows,
     lock,
     move,
-    retrying_beside,
 )
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
@@ -373,7 +373,8 @@ class IfAllowed:
 def _operate(ids: list[UUID], decision: IfAllowed, queue: str | None, using: str) -> Outcome:
     """Move many jobs, a bounded number at a time; one that cannot move is refused and stops no other."""
     outcome = Outcome()
-    for some in chunks(ids, AT_ONCE):
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
         moved = _despite_collisions(partial(move, using, some, decision, queue=queue), using)
         known = {job.pk for job in moved.jobs}
         missing = [id for id in some if id not in known]
@@ -388,7 +389,7 @@ def _despite_collisions(work: Callable[[], Moved], using: str) -> Moved:
     """Try again when a job that was sent meanwhile has taken a slot: the second look sees it."""
     for tries_left in reversed(range(5)):
         try:
-            with transaction.atomic(using=using) if joins(connections[using]) else nullcontext():
+            with transaction.atomic(using=using) if not connections[using].get_autocommit() else nullcontext():
                 return work()
         except IntegrityError as error:
             if not tries_left or not isinstance(error.__cause__, UniqueViolation):

@@ -13,10 +13,11 @@ from psycopg.sql import Literal
 
 from ..conf import get_settings, task_queues
 from ..engine import sql
+from ..engine.announcements import after_commit
 from ..engine.databases import database, execute, explain_missing_tables, rows
 from ..engine.lanes import release_held
 from ..engine.queues import check_exists, named, no_queue
-from ..engine.transactions import T, after_commit, in_transaction, joins
+from ..engine.transactions import T, in_transaction, joins
 from ..exceptions import ImmutableOption, InvalidOption
 from ..expressions import StatementTimestamp
 from ..models import Queue

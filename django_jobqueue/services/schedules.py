@@ -92,6 +92,7 @@ def run_schedule(name: str, *, using: str | None = None) -> Job | None:
     """
     using = database(using)
     schedule = _get(name, using)
+    schedule.check_options()  # also the cron line, which the handling of due slots has read already
 
     def work() -> Job | None:
         job = _send(schedule, using)
@@ -307,17 +308,16 @@ def _is_paused(schedule: Schedule, using: str) -> bool:
 
 
 def _send(schedule: Schedule, using: str) -> Job | None:
-    checked = schedule.check_options()
     return send(
         schedule.queue_id,
-        checked["data"],
-        name=checked["handler"],
-        singleton_key=checked["singleton_key"],
-        group_key=checked["group_key"],
-        priority=checked["priority"],
-        tags=checked["tags"],
+        schedule.data,
+        name=schedule.handler,
+        singleton_key=schedule.singleton_key,
+        group_key=schedule.group_key,
+        priority=schedule.priority,
+        tags=schedule.tags,
         using=using,
-        **checked["options"],
+        **schedule.job_options(),
     )
 
 

@@ -16,7 +16,6 @@ from ..encoding import decode
 from ..engine import announcements, given_ids, sql
 from ..engine.databases import database, explain_missing_tables
 from ..engine.drafts import Checked, check_values
-from ..engine.notifications import wake
 from ..engine.queues import check_exists, named
 from ..engine.transactions import row_at_once
 from ..exceptions import DuplicateJob, KeyRequired
@@ -88,7 +87,8 @@ def send(
     the job that is in the way is returned instead, with ``"ignore"`` always ``None``.
     """
     using, queue = database(using), named(queue)
-    check_on_duplicate(on_duplicate)
+    if on_duplicate is not None:
+        check_on_duplicate(on_duplicate)
     job = check_values(
         data,
         name,
@@ -105,7 +105,6 @@ def send(
     with loading(queue, [job]):
         stored = _store(queue, job, using)
     if stored is not None:
-        wake(using, [queue])
         announcements.sent(using, queue, [stored.pk])
         return stored
     if on_duplicate is None:

@@ -16,11 +16,9 @@ from psycopg import errors
 
 from ..carriers import loading
 from ..engine import announcements, given_ids, sql
-from ..engine.databases import database, rows
+from ..engine.databases import Rows, database, rows
 from ..engine.drafts import Checked, check_items
 from ..engine.lanes import chunks
-from ..engine.notifications import wake
-from ..engine.prepared_statements import Rows
 from ..engine.queues import named
 from ..engine.transactions import again_after_conflict, in_transaction, joins
 from ..exceptions import DuplicateJob
@@ -44,7 +42,8 @@ def send_many(
     ``DuplicateJob`` when a policy's slot is taken. With ``on_duplicate="ignore"`` such an item's place holds ``None``,
     with ``"return"`` the id of the job in the way.
     """
-    check_on_duplicate(on_duplicate)
+    if on_duplicate is not None:
+        check_on_duplicate(on_duplicate)
     return _send_many(queue, check_items(items), on_duplicate, using)
 
 
@@ -77,7 +76,6 @@ def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using
         return []
     with loading(queue, jobs):
         found, fresh = _with_ids_locked(jobs, partial(_store_many, stored, jobs, on_duplicate, using), using)
-    wake(using, [queue])
     announcements.sent(using, queue, fresh)
     return found
 

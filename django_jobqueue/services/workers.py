@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.db.models import Q
 
-from ..engine.databases import database, remove_pools
+from ..engine.databases import database
+from ..engine.pools import remove_pools
 from ..engine.queues import check_exists
 from ..engine.recovery import jobs_of, return_uncharged
 from ..expressions import StatementTimestamp

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 from django.db import connections
 
-from ..engine.databases import own_connection
+from ..engine.pools import own_connection
 from ..models import Job
 from . import sessions
 

@@ -27,7 +27,7 @@ from django.db import OperationalError, connections
 from .. import __version__
 from ..conf import get_settings
 from ..engine import workers
-from ..engine.databases import own_connection
+from ..engine.pools import own_connection
 from ..engine.recovery import has_lost_workers
 from ..expressions import StatementTimestamp
 from ..log_texts import error_line

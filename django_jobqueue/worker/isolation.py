@@ -15,7 +15,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
-from ..engine.databases import own_connection
+from ..engine.pools import own_connection
 
 # Statements whose effect outlasts a transaction. They may follow a comment or another statement, or be in a psycopg.sql
 # object.

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..conf import get_settings
-from ..engine.databases import database, own_connection
+from ..engine.databases import database
+from ..engine.pools import own_connection
 from ..engine.queues import check_exists
 from ..exceptions import InvalidOption
 from ..grouping import Grouping

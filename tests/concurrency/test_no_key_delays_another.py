@@ -15,7 +15,7 @@ from django.test import override_settings
 
 from django_jobqueue import services
 from django_jobqueue.engine import lanes
-from django_jobqueue.engine.prepared_statements import text_array
+from django_jobqueue.engine.databases import text_array
 from django_jobqueue.engine.refused_keys import refusals_of
 from django_jobqueue.engine.sql.lanes import TRY_KEYS
 from django_jobqueue.models import Job, Worker

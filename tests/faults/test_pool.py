@@ -140,7 +140,7 @@ def ask(script: str, folder: Any, pool: Any) -> str:
 OPENED = """
 import django, json; django.setup()
 from django.db import connection
-from django_jobqueue.engine.databases import remove_pools
+from django_jobqueue.engine.pools import remove_pools
 
 connection.ensure_connection()  # as an AppConfig.ready() may do
 pool = connection.pool

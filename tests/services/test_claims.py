@@ -16,7 +16,7 @@ from django.db import connection, transaction
 
 from django_jobqueue import services
 from django_jobqueue.claims import Claim
-from django_jobqueue.engine import capacity, workers
+from django_jobqueue.engine import announcements, workers
 from django_jobqueue.exceptions import ClaimLost, InvalidOption
 from django_jobqueue.models import Job, Queue
 
@@ -103,8 +103,8 @@ def test_whoever_holds_a_job_is_told_of_its_completion_and_not_of_a_lost_claim(
     sent(queue)
     (other,) = services.fetch(queue.name)
     told: list[str] = []
-    capacity.hold([first.pk], partial(told.append, "lost"))
-    capacity.hold([other.pk], partial(told.append, "completed"))
+    announcements.hold([first.pk], partial(told.append, "lost"))
+    announcements.hold([other.pk], partial(told.append, "completed"))
 
     with django_capture_on_commit_callbacks(execute=True):
         services.finish_many([(first, 1), (other, 2)])

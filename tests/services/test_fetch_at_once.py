@@ -100,6 +100,29 @@ def test_an_old_claim_completes_nothing_wherever_its_row_is(queue):  # I7
     assert reread(new).state == JobState.ACTIVE
 
 
+def test_a_row_that_has_moved_to_the_place_of_another_of_the_same_fetch_is_not_taken_for_it(queue):  # C3.7
+    for _ in range(2):
+        sent(queue)
+    first, second = services.fetch(queue.name, 2)
+    first.ctid = second.ctid  # PostgreSQL reuses the place of a row; the claims of one fetch share their number
+
+    services.finish_many([(first, "mine")])
+
+    assert (reread(first).state, reread(first).output) == (JobState.COMPLETED, "mine")
+    assert reread(second).state == JobState.ACTIVE
+
+
+def test_a_job_that_has_failed_is_not_completed_by_its_last_claim_wherever_its_row_is(queue):
+    sent(queue)
+    (job,) = services.fetch(queue.name)
+    services.fail(job.pk, "lost patience", for_good=True)
+    with connection.cursor() as cursor:
+        job.ctid = cursor.execute("SELECT ctid::text FROM jobqueue_job WHERE id = %s", [job.pk]).fetchone()[0]
+
+    assert services.finish_many([(job, "late")]).lost == [job.pk]
+    assert (reread(job).state, reread(job).output) == (JobState.FAILED, None)
+
+
 def test_what_is_due_goes_by_its_priority_also_when_its_hold_is_not_lifted_yet(queue):
     services.fetch(queue.name)
     plain, due = sent(queue), sent(queue, delay=60, priority=5)

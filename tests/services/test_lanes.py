@@ -294,6 +294,26 @@ def test_a_key_is_released_where_it_cannot_be_handed_over(fifo_queue, settings, 
     assert reread(second).hold == (Hold.UNTIL if why == "delay" else None)
 
 
+@pytest.mark.parametrize("more_important", (False, True))
+def test_only_a_more_important_job_that_can_be_fetched_keeps_a_key_from_being_handed_over(fifo_queue, more_important):
+    urgent = sent(fifo_queue, singleton_key="urgent", priority=9)
+    (first,) = services.fetch(fifo_queue.name)
+    assert first == urgent  # it runs, and so does not wait
+    sent(fifo_queue, singleton_key="urgent", priority=9)  # held behind it
+    sent(fifo_queue, singleton_key="later", priority=9, delay=3600)
+    sent(fifo_queue, singleton_key="a", priority=1)
+    (job,) = services.fetch(fifo_queue.name)
+    second = sent(fifo_queue, singleton_key="a", priority=1)
+    sent(fifo_queue, singleton_key="b")
+    if more_important:
+        sent(fifo_queue, singleton_key="c", priority=2)
+    sent(fifo_queue, singleton_key="d")
+
+    finished = services.finish_many([(job, None)], hand_over=True)
+
+    assert finished.next == ([] if more_important else [second])
+
+
 def lanes_of_every_kind(queue: Queue) -> dict[str, list[Job]]:
     """What waits in each lane, behind a job that runs: up to three jobs, each held or not in any way."""
     now = timezone.now()

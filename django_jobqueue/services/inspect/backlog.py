@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from ...conf import get_settings
 from ...engine import sql
 from ...engine.backlog import MOST, count_waiting
-from ...engine.databases import rows
-from ...engine.prepared_statements import Rows
+from ...engine.databases import Rows, rows
 from ...engine.transactions import in_transaction
 from ...timings import OVERDUE_SECONDS
 
