@@ -32,7 +32,7 @@ _MAX_BITS = int(MAX_DIGITS * math.log2(10))
 
 
 def _dumper() -> Callable[[Any], str]:
-    """A function that encodes plain types as compact JSON. ``_Strict`` finds circular references before it is called.
+    """A function that encodes plain types as compact JSON. Circular references are excluded before it is called.
 
     ``JSONEncoder.encode`` creates a C encoder for every call, which takes longer than encoding the data of a small job.
     So where Python has a C encoder, it is created once.

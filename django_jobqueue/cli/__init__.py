@@ -1,1 +1,1 @@
-"""What ``manage.py jobs`` does, one module per kind of subcommand."""
+"""The subcommands of ``manage.py jobs``, one module per kind of subcommand."""

@@ -50,8 +50,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 def filters_of(options: dict[str, Any], using: str) -> Selection:
     """The selection of the filters. Raises ``QueueNotFound`` and ``InvalidOption``."""
-    given = {name: options[name] for name in ("key", "handler", "worker") if options[name] is not None}
-    texts: dict[str, Any] = {name: check_text(text, option=name, max_length=255) for name, text in given.items()}
+    values = {name: options[name] for name in ("key", "handler", "worker") if options[name] is not None}
+    texts: dict[str, Any] = {name: check_text(text, option=name, max_length=255) for name, text in values.items()}
     return Selection(
         queue=None if options["queue"] is None else find_queue(options["queue"], using).name,
         states=options["state"] or None,
@@ -66,12 +66,12 @@ def selected(verb: str, options: dict[str, Any], using: str) -> Selection:
     Raises ``InvalidOption`` for both ids and filters, for neither, and for a state that the verb never takes.
     """
     snapshot = services.current_snapshot(using=using)
-    given = [name for name in FILTERS if options[name] not in (None, [])]
+    filters = [name for name in FILTERS if options[name] not in (None, [])]
     if options["ids"]:
-        if given or options["limit"] is not None:
-            raise InvalidOption("ids", f"cannot be given together with --{(given or ['limit'])[0]}")
+        if filters or options["limit"] is not None:
+            raise InvalidOption("ids", f"cannot be given together with --{(filters or ['limit'])[0]}")
         return Selection(ids=options["ids"], snapshot=snapshot)
-    if not given:
+    if not filters:
         hint = "To empty a queue, use purge." if verb == "delete" else ""
         raise InvalidOption("ids", f"{verb} needs ids or filters", hint=hint)
     selection = replace(filters_of(options, using), snapshot=snapshot)

@@ -47,8 +47,8 @@ class Declared:
 
 
 def our_models() -> list[type[models.Model]]:
-    found = apps.get_app_config(APP).get_models(include_auto_created=True)
-    return [model for model in found if not model._meta.proxy and model._meta.managed]
+    every_model = apps.get_app_config(APP).get_models(include_auto_created=True)
+    return [model for model in every_model if not model._meta.proxy and model._meta.managed]
 
 
 def declared_indexes(using: str) -> list[Declared]:

@@ -202,19 +202,19 @@ def pooler(using: str) -> list[Finding]:
 def _signs_of_a_pooler(using: str) -> dict[str, str]:
     signs = {}
     connections[using].ensure_connection()
-    told = connections[using].connection.info.backend_pid
+    announced_pid = connections[using].connection.info.backend_pid
     pids = {rows(using, "SELECT pg_backend_pid()")[0][0]}
     if in_autocommit(using):
         token = uuid4().hex
         execute(using, "SELECT set_config('django_jobqueue.doctor', %s, false)", [token])
-        asked = "SELECT pg_backend_pid(), current_setting('django_jobqueue.doctor', true)"
-        answers = [rows(using, asked)[0] for _ in range(5)]
+        query = "SELECT pg_backend_pid(), current_setting('django_jobqueue.doctor', true)"
+        answers = [rows(using, query)[0] for _ in range(5)]
         execute(using, "SELECT set_config('django_jobqueue.doctor', '', false)")
         pids |= {pid for pid, _ in answers}
         if len(pids) > 1 or any(kept != token for _, kept in answers):
             signs["lost_session"] = "Settings of the session are lost between transactions."
-    if told not in pids:  # a pooler sends a pid of its own, with which clients cancel queries
-        signs["other_pid"] = f"The connection was told pid {told}, but its statements run in pid {min(pids)}."
+    if announced_pid not in pids:  # a pooler sends a pid of its own, with which clients cancel queries
+        signs["other_pid"] = f"The connection was told pid {announced_pid}, but its statements run in pid {min(pids)}."
     return signs
 
 
@@ -246,8 +246,10 @@ SAFETY = {
 
 def durability(using: str, limits: Limits) -> Iterator[Finding]:
     names = list(SAFETY)
-    found = rows(using, "SELECT name, setting FROM pg_settings WHERE name = ANY(%s) AND setting = 'off'", [names])
-    for name, _ in sorted(found):
+    switched_off = rows(
+        using, "SELECT name, setting FROM pg_settings WHERE name = ANY(%s) AND setting = 'off'", [names]
+    )
+    for name, _ in sorted(switched_off):
         yield Finding(
             f"{name}_off",
             Level.NOTICE,
