@@ -109,7 +109,7 @@ def test_jobs_are_filtered_by_a_range(tab, queue):
     page.get_by_text("By created at").click()
     page.locator("[name=created_at__range__gte]").fill("2099-01-01T00:00")
     page.locator("details:has([name=created_at__range__gte]) button").click()
-    expect(page.get_by_text("No job found.")).to_be_visible()
+    expect(page.get_by_text("No job matches the filters.")).to_be_visible()
     tab.picture("range filter")
     page.get_by_role("link", name="Clear all filters").click()
     expect(page.get_by_role("link", name=f"#{few.seq}", exact=True)).to_be_visible()
