@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import Group
+from django.db.models import F
 
 from django_jobqueue import RetryLater, services
 from django_jobqueue.models import Job
@@ -192,7 +193,8 @@ class ShopTests(JobQueueTestMixin):
 
         last = Job.objects.filter(queue="shop-orders").order_by("-seq").first()
         assert last is not None
-        Job.objects.filter(pk=last.pk).update(started_at=first.created_at)
+        # As if no other transaction of the server had been open: a claim beside an older one proves no order.
+        Job.objects.filter(pk=last.pk).update(started_at=first.created_at, claim_xmin=F("sent_xid") + 1)
         with self.assertRaisesRegex(AssertionError, "which was sent first"):
             self.jobqueue.assert_fifo("shop-orders")
 
