@@ -1,7 +1,7 @@
-"""The queue's past as a lake of Parquet files, by PySpark (extra ``spark``).
+"""Archive, audit, analyze, restore and bulk send with PySpark (extra ``spark``).
 
-Nothing is imported before it is asked for: Spark's own processes load this package to find the data source, and there
-Django is not set up.
+Modules are imported when one of their names is used: Spark's own processes load this package to find the data source,
+and Django is not set up in these processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .session import spark_session
     from .writing import write_jobs
 
-_PLACES = {
+_MODULES = {
     "Analysis": "analyzing",
     "Archived": "archiving",
     "Audit": "auditing",
@@ -68,6 +68,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The edges of the analysis: lake and live table in, tables and a report out."""
+"""The analysis: reads the lake and the live table, and writes tables and a report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..models import Report
 from . import figures
 from .collected import as_dict
 from .failures import explained
-from .history import Scope, Sources, history, scope
+from .history import Scope, Sources, check_scope, history
 from .progress import Progress, Tell, tell_nobody, watched
 from .report import html
 from .session import given_or_started
@@ -33,21 +33,21 @@ logger = logging.getLogger("django_jobqueue")
 MOST_REPORTS = 20  # kept for the admin
 MOST_ROWS = 5_000  # of a table in the report, the newest; the written tables have all
 FORMATS = ("parquet", "csv")
-HOURS_UNTIL = timedelta(days=14)  # a chart of hours shows no more than that well
-# A spreadsheet takes a text that begins so for a formula; keys and names of handlers may come from outside. The last
-# are the same signs in full width, which some spreadsheets take for them.
+HOURS_UNTIL = timedelta(days=14)  # charts of a longer history count days instead of hours
+# A spreadsheet evaluates a text that begins with one of these characters as a formula, and users may choose keys and
+# names of handlers. The last four are full-width forms, which some spreadsheets accept too.
 FORMULA = r"^[=+\-@\t\r\n\uFF1D\uFF0B\uFF0D\uFF20]"
 
 
 @dataclass(slots=True, kw_only=True)
 class Analysis(Sources):
-    """How many jobs there were, when it was, and the tables by name."""
+    """What an analysis read, when it ran, the number of jobs, and the tables by name."""
 
     at: datetime
     jobs: int = 0
-    unit: str = figures.HOUR  # of the charts and the backlog: days, once the history is long
+    unit: str = figures.HOUR  # of the charts and the backlog; days if the history is long
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    drawn: list[dict[str, Any]] = field(default_factory=list)  # per queue and time, for the charts
+    drawn: list[dict[str, Any]] = field(default_factory=list)  # figures per queue and time, for the charts
     report: str = ""
     written: list[str] = field(default_factory=list)
 
@@ -65,28 +65,29 @@ def analyze_jobs(
     tell: Tell = tell_nobody,
     using: str | None = None,
 ) -> Analysis:
-    """Figures over lake and live table; a self-contained page goes to ``report``, tables to the folder ``tables``.
+    """Compute statistics of the jobs in the lake and the live table.
 
-    They hold keys, handlers and fingerprints, never data, output or errors. ``lake`` is by default
-    ``JOBQUEUE["LAKE"]``; without either, or with ``live_only``, only the live table is read. Raises ``InvalidOption``,
-    ``QueueNotFound``, ``SparkUnavailable`` and ``LakeProblem``, also when there is no lake.
+    Writes a self-contained HTML page to ``report``, and the tables to the folder ``tables``. Both contain keys,
+    handlers and fingerprints, but never data, output or errors. ``lake`` is by default ``JOBQUEUE["LAKE"]``; without
+    either, or with ``live_only``, only the live table is read. Raises ``InvalidOption``, ``QueueNotFound``,
+    ``SparkUnavailable``, and ``LakeProblem``, also if there is no lake.
     """
     if format not in FORMATS:
         raise InvalidOption("format", f"expected one of {', '.join(FORMATS)}, got {format!r}")
-    wanted = scope(lake, live_only, queue, database(using))
-    page = None if report is None else _check_report(Path(report))
-    with explained(wanted.place), given_or_started(spark, master) as own:
-        found = _analyze(own, wanted, page is not None, tables, format, tell)
-    if page is not None:
-        with explained(f"the report {page}"):
-            page.write_text(text := html(found), encoding="utf-8")
-        found.report = str(page)
-        _keep(text, found.jobs, wanted.queues, wanted.using)
-    return found
+    scope = check_scope(lake, live_only, queue, database(using))
+    path = None if report is None else _check_report(Path(report))
+    with explained(scope.place), given_or_started(spark, master) as session:
+        analysis = _analyze(session, scope, path is not None, tables, format, tell)
+    if path is not None:
+        with explained(f"the report {path}"):
+            path.write_text(page := html(analysis), encoding="utf-8")
+        analysis.report = str(path)
+        _keep(page, analysis.jobs, scope.queues, scope.using)
+    return analysis
 
 
 def _check_report(path: Path) -> Path:
-    """Before minutes of work: whether the page can be written."""
+    """Raise ``InvalidOption`` if the page cannot be written, before minutes of computing."""
     with explained(f"the report {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -95,30 +96,30 @@ def _check_report(path: Path) -> Path:
 
 
 def _analyze(
-    spark: SparkSession, wanted: Scope, to_draw: bool, folder: str | None, format: str, tell: Tell
+    spark: SparkSession, scope: Scope, has_charts: bool, folder: str | None, format: str, tell: Tell
 ) -> Analysis:
-    ((now,),) = rows(wanted.using, "SELECT statement_timestamp()")
-    found = Analysis(at=now)
-    with history(spark, wanted, found, figures.COLUMNS, tell) as jobs:
-        kept = jobs.persist(StorageLevel.MEMORY_AND_DISK)
+    ((now,),) = rows(scope.using, "SELECT statement_timestamp()")
+    analysis = Analysis(at=now)
+    with history(spark, scope, analysis, figures.COLUMNS, tell) as jobs:
+        cached = jobs.persist(StorageLevel.MEMORY_AND_DISK)
         with watched(spark, "reading", tell):
-            ((found.jobs, first),) = kept.agg(F.count(F.lit(1)), F.min(F.unix_micros("created_at"))).collect()
+            ((analysis.jobs, first),) = cached.agg(F.count(F.lit(1)), F.min(F.unix_micros("created_at"))).collect()
         if first is not None and now.timestamp() - first / 1_000_000 > HOURS_UNTIL.total_seconds():
-            found.unit = figures.DAY
-        for place, (name, table) in enumerate(_tables(kept, now, found.unit).items(), 1):
-            tell(Progress("computing", place, len(TABLES), "tables"))
-            found.tables[name] = _collected(table)
+            analysis.unit = figures.DAY
+        for number, (name, table) in enumerate(_tables(cached, now, analysis.unit).items(), 1):
+            tell(Progress("computing", number, len(TABLES), "tables"))
+            analysis.tables[name] = _collected(table)
             if folder is not None:
                 with explained(f"the folder of the tables, {folder},"):
-                    found.written.append(_write(table, f"{folder.rstrip('/')}/{name}", format))
-        if to_draw:
-            found.drawn = [as_dict(row) for row in figures.by_time(kept, found.unit, per=["queue"]).collect()]
-        kept.unpersist()
-    return found
+                    analysis.written.append(_write(table, f"{folder.rstrip('/')}/{name}", format))
+        if has_charts:
+            analysis.drawn = [as_dict(row) for row in figures.by_time(cached, analysis.unit, per=["queue"]).collect()]
+        cached.unpersist()
+    return analysis
 
 
 def _collected(table: DataFrame) -> list[dict[str, Any]]:
-    """In its order; of a table over time that is too long, the end."""
+    """The rows of a table in its order; of a table over time, the newest if there are too many."""
     if "time" not in table.columns:
         return [as_dict(row) for row in table.limit(MOST_ROWS).collect()]
     order = [name for name in table.columns if name in ("time", "queue", "name")]
@@ -128,7 +129,7 @@ def _collected(table: DataFrame) -> list[dict[str, Any]]:
 
 
 def _keep(page: str, jobs: int, queues: Iterable[str], using: str) -> None:
-    """For the admin; not where only reading is allowed."""
+    """Store the report for the admin; where the database refuses that, log a warning."""
     try:
         with transaction.atomic(using=using):
             reports = Report.objects.using(using)
@@ -159,8 +160,8 @@ def _tables(jobs: DataFrame, now: datetime, unit: str) -> dict[str, DataFrame]:
 
 def _write(table: DataFrame, path: str, format: str) -> str:
     if format == "csv":
-        # Spaces are kept, because a text may begin with one and then with a formula. Quotes are doubled, as
-        # spreadsheets expect it: what follows an escaped one would be a cell of its own.
+        # Spaces are kept: without them, a text that begins with a space and a formula would become a formula. Quotes
+        # are doubled: spreadsheets do not know escaped quotes, and would begin a new cell after one.
         without_formulas(table).coalesce(1).write.mode("overwrite").csv(
             path, header=True, escape='"', ignoreLeadingWhiteSpace=False, ignoreTrailingWhiteSpace=False
         )
@@ -170,7 +171,7 @@ def _write(table: DataFrame, path: str, format: str) -> str:
 
 
 def without_formulas(table: DataFrame) -> DataFrame:
-    """Texts that a spreadsheet would run begin with an apostrophe; numbers and times stay as they are."""
+    """Put an apostrophe before texts that a spreadsheet would evaluate; numbers and times stay as they are."""
     texts = [field.name for field in table.schema.fields if isinstance(field.dataType, StringType)]
     return table.withColumns(
         {name: F.when(F.col(name).rlike(FORMULA), F.concat(F.lit("'"), name)).otherwise(F.col(name)) for name in texts}

@@ -1,8 +1,8 @@
-"""The archive: finished jobs into the lake, read back, and only then deleted from PostgreSQL.
+"""The archive: writes finished jobs to the lake, reads them back, and only then deletes them from PostgreSQL.
 
-Wherever it is killed, each job is in PostgreSQL or in a verified run, or in both, and the next archive goes on. Rows
-are deleted by what a verified run holds, one by one with the time at which each ended, so nothing that was missed or
-has changed is lost. A run is on disk before it is verified, so that a power loss cannot take what is deleted.
+If it is killed, each job is in PostgreSQL, in a verified run, or in both, and the next archive continues. A row is
+deleted only if a verified run holds its id with the time at which it ended, so a job that was not read or has changed
+since stays. A run is synced to disk before it is verified, so that a power loss cannot destroy the only copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .session import given_or_started
 OLDER_THAN = timedelta(days=7)
 AT_ONCE = 1_000
 CAN_BE_LEFT_OUT = ("data", "output", "error", "attempts", "note", "carried")
-REST = 3.0  # seconds for each second of reading and writing: the past can wait
+REST = 3.0  # seconds for each second of reading and writing, because an archive is not urgent
 ARCHIVABLE = archivable_condition()
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('jobqueue archive', 0))"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,18 +47,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class Archived:
-    """What an archive did: ``kept`` jobs are in the lake and also in PostgreSQL still: they changed, or were in use."""
+    """What an archive did; ``kept`` jobs are in the lake and in PostgreSQL, because they changed or were in use."""
 
     run: str = ""
     cutoff: datetime | None = None
     written: int = 0
     deleted: int = 0
     kept: int = 0
-    removed_runs: list[str] = field(default_factory=list)  # they were not verified
-    resumed_runs: list[str] = field(default_factory=list)  # they were, but not done
+    removed_runs: list[str] = field(default_factory=list)  # that were not verified
+    resumed_runs: list[str] = field(default_factory=list)  # that were verified, but their jobs not all deleted
     busy: bool = False  # another archive of this database was running, so nothing was done
-    lake_runs: int = 0  # that the lake now holds and that are verified
-    lake_jobs: int = 0  # in all of them
+    lake_runs: int = 0  # verified runs in the lake after this archive
+    lake_jobs: int = 0  # records in all of these runs
 
 
 def archive_jobs(
@@ -73,38 +73,38 @@ def archive_jobs(
     tell: Tell = tell_nobody,
     using: str | None = None,
 ) -> Archived:
-    """Write finished jobs that ended longer ago than ``older_than`` to the lake, verify them, delete them.
+    """Write finished jobs that ended longer ago than ``older_than`` to the lake, verify them, and delete them.
 
-    Never one that blocks a key. ``without`` leaves columns out of the lake: ``data``, ``output``, ``error``,
-    ``attempts``, ``note``, ``carried``. For each second of reading and writing it rests ``rest`` seconds, to leave the
-    machine to others. If another archive of this database is running, nothing is done. A lake that is missing is
-    created, in a folder that exists. Raises ``InvalidOption``, ``QueueNotFound``, ``SparkUnavailable`` and
-    ``LakeProblem``; whatever it raises, nothing is lost.
+    Jobs that block a key are not archived. ``without`` leaves columns out of the lake: ``data``, ``output``, ``error``,
+    ``attempts``, ``note``, ``carried``. The archive pauses ``rest`` seconds for each second of reading and writing, to
+    leave the machine to other processes. If another archive of this database is running, it does nothing. A lake that
+    does not exist is created, in a folder that exists. Raises ``InvalidOption``, ``QueueNotFound``,
+    ``SparkUnavailable`` and ``LakeProblem``; no job is lost by an error.
     """
     using = database(using)
-    wish = _Wish(
+    request = _ArchiveRequest(
         seconds=check_seconds(older_than, option="older_than", minimum=0, maximum=100 * YEAR),
-        queues=[find_queue(one, using).name for one in ([queue] if isinstance(queue, str) else queue)],
+        queues=[find_queue(name, using).name for name in ([queue] if isinstance(queue, str) else queue)],
         without=check_without(without),
         rest=check_seconds(rest, option="rest", minimum=0, maximum=1_000),
         using=using,
-        database=identity(using),  # asked before Spark starts: a database that is down is known at once
+        database=identity(using),  # before Spark starts, so that a database that is down raises at once
     )
     path = lake_path(lake)
     check_folder(path, to_write=True)
-    with explained(f"the lake {path}"), given_or_started(spark, master) as own:
-        return _archive(Lake(own, path), wish, tell)
+    with explained(f"the lake {path}"), given_or_started(spark, master) as session:
+        return _archive(Lake(session, path), request, tell)
 
 
 def archivable(using: str, older_than: float | timedelta, queues: Iterable[str] = ()) -> tuple[datetime, int]:
-    """The cut-off that an archive would have now, and how many jobs it would take."""
+    """The cut-off that an archive would use now, and how many jobs it would archive."""
     cutoff = _cutoff(using, check_seconds(older_than, option="older_than", minimum=0, maximum=100 * YEAR))
-    names = [find_queue(one, using).name for one in queues]
+    names = [find_queue(name, using).name for name in queues]
     return cutoff, count_archivable(cutoff, names, using=using)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _ArchiveRequest:
     seconds: float
     queues: list[str]
     without: list[str]
@@ -114,26 +114,26 @@ class _Wish:
 
 
 def check_without(names: Iterable[str]) -> list[str]:
-    found = list(dict.fromkeys(names))
-    for name in found:
+    columns = list(dict.fromkeys(names))
+    for name in columns:
         if name not in CAN_BE_LEFT_OUT:
             raise InvalidOption(
                 "without", f"{name!r} cannot be left out", hint=f"These can: {', '.join(CAN_BE_LEFT_OUT)}."
             )
-    return found
+    return columns
 
 
-def _archive(lake: Lake, wish: _Wish, tell: Tell) -> Archived:
+def _archive(lake: Lake, request: _ArchiveRequest, tell: Tell) -> Archived:
     result = Archived()
-    with _only_one(wish.using) as still:
-        if still is None:
+    with _archive_lock(request.using) as lock:
+        if lock is None:
             result.busy = True
             return result
         lake.create()
-        _tidy(lake, wish, still, tell, result)
-        result.cutoff = _cutoff(wish.using, wish.seconds)
-        started = lake.begin(wish.database, result.cutoff, wish.queues, wish.without)
-        written = _write(lake, started, wish, tell)
+        _finish_earlier_runs(lake, request, lock, tell, result)
+        result.cutoff = _cutoff(request.using, request.seconds)
+        started = lake.begin(request.database, result.cutoff, request.queues, request.without)
+        written = _write(lake, started, request, tell)
         tell(Progress("written"))
         if written.rows:
             lake.sync(started.run)
@@ -141,7 +141,7 @@ def _archive(lake: Lake, wish: _Wish, tell: Tell) -> Archived:
             lake.mark(started.run, VERIFIED, asdict(started) | asdict(written))
             tell(Progress("verified"))
             result.run, result.written = started.run, written.rows
-            _delete(lake, started.run, written.rows, wish.using, still, tell, result)
+            _delete(lake, started.run, written.rows, request.using, lock, tell, result)
         else:
             lake.remove(started.run)
         verified = lake.verified()
@@ -152,8 +152,8 @@ def _archive(lake: Lake, wish: _Wish, tell: Tell) -> Archived:
 # ----------------------------------------------------------------------------------------------------- one at a time
 
 
-class _Still:
-    """Whether the lock is still ours. It is asked before deletes, because a lost connection gives it to another."""
+class _ArchiveLock:
+    """The lock of this archive, checked before deletes: if its connection is lost, another archive can get the lock."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -163,34 +163,34 @@ class _Still:
             self.connection.execute("SELECT 1")
         except psycopg.Error as error:
             raise LakeProblem(
-                "The connection that kept other archives away was lost; nothing more was deleted.",
-                hint="Run the archive again: it goes on where this one stopped.",
+                "The connection that holds the lock of the archive was lost; nothing more was deleted.",
+                hint="Run the archive again: it continues where this one stopped.",
             ) from error
 
 
 @contextmanager
-def _only_one(using: str) -> Iterator[_Still | None]:
-    """A lock of a transaction that stays open; ``None`` if another archive has it.
+def _archive_lock(using: str) -> Iterator[_ArchiveLock | None]:
+    """Lock out other archives of this database with a transaction that stays open; ``None`` if another one runs.
 
-    Unlike a lock of the session it also holds behind a pooler. The transaction has no snapshot while it is idle, so
-    it keeps no dead rows alive.
+    Unlike a session lock, it also works behind a pooler. The idle transaction has no snapshot, so it does not keep
+    dead rows from being vacuumed.
     """
     with kept_open(using, psycopg.IsolationLevel.READ_COMMITTED) as connection:
-        found = connection.execute(_LOCK).fetchone()
-        yield _Still(connection) if found and found[0] else None
+        row = connection.execute(_LOCK).fetchone()
+        yield _ArchiveLock(connection) if row and row[0] else None
 
 
 def identity(using: str) -> str:
-    """Which database this is, so that an archive never touches unfinished runs of another one."""
+    """Which database this is, so that an archive does not touch unfinished runs of another database."""
     sql = "SELECT system_identifier::text || '/' || current_database() FROM pg_control_system()"
     return str(rows(using, sql)[0][0])
 
 
-# ------------------------------------------------------------------------------------------------------- what is old
+# --------------------------------------------------------------------------------------------------- which jobs are old
 
 
 def _cutoff(using: str, seconds: float) -> datetime:
-    """By the database's clock; not before the statistics have counted the minute, if they are up to date."""
+    """The cut-off by the database's clock; it leaves out jobs not yet counted by statistics that are up to date."""
     sql = "SELECT statement_timestamp(), statement_timestamp() - %s * interval '1 second'"
     now: datetime
     cutoff: datetime
@@ -215,79 +215,83 @@ def _finished(spark: SparkSession, started: Started, rest: float, using: str) ->
 # ----------------------------------------------------------------------------------------- write, read back, delete
 
 
-def _write(lake: Lake, started: Started, wish: _Wish, tell: Tell) -> Proof:
-    seen = Observation()
-    jobs = _finished(lake.spark, started, wish.rest, wish.using).observe(seen, *proof())
+def _write(lake: Lake, started: Started, request: _ArchiveRequest, tell: Tell) -> Proof:
+    observation = Observation()
+    jobs = _finished(lake.spark, started, request.rest, request.using).observe(observation, *proof())
     with watched(lake.spark, "writing", tell):
         jobs.write.mode("append").partitionBy(*PARTITIONED_BY).parquet(lake.folder(started.run))
-    return Proof(**seen.get)
+    return Proof(**observation.get)
 
 
 def _verify(lake: Lake, run: str, written: Proof, tell: Tell) -> None:
-    """Read every column of every row back from where it was written, and compare."""
+    """Read every column of every row back from the lake and compare; raises ``LakeProblem``."""
     with watched(lake.spark, "verifying", tell):
-        (found,) = lake.read_run(run).agg(*proof(), F.count_distinct("id").alias("ids")).collect()
-    read = Proof(found["rows"], found["digest"])
-    if read != written or found["ids"] != written.rows:
+        (row,) = lake.read_run(run).agg(*proof(), F.count_distinct("id").alias("ids")).collect()
+    read = Proof(row["rows"], row["digest"])
+    if read != written or row["ids"] != written.rows:
         raise LakeProblem(
-            f"Run {run} is not what was written: {written.rows} jobs ({written.digest}) went in, "
-            f"{read.rows} ({read.digest}) with {found['ids']} ids came out.",
+            f"Run {run} differs from what was written: {written.rows} jobs (digest {written.digest}) were written, "
+            f"{read.rows} jobs (digest {read.digest}) with {row['ids']} ids were read back.",
             hint="Nothing of this run was deleted. Check the disk, then run the archive again.",
         )
 
 
-def _delete(lake: Lake, run: str, expected: int, using: str, still: _Still, tell: Tell, result: Archived) -> None:
-    seen = deleted = kept = 0
-    for queue, some in _in_batches(lake.read_run(run)):
-        still.check()
-        gone = services.delete_archived(queue, some, using=using)
-        deleted += gone
-        if gone < len(some):  # the others changed, are in use, or were deleted by an archive that was killed
-            kept += Job.objects.using(using).filter(queue_id=queue, pk__in=[id for id, _ in some]).count()
-        seen += len(some)
-        tell(Progress("deleting", seen, expected, "jobs"))
-    if seen != expected:
-        raise LakeProblem(f"Run {run} held {expected} jobs when it was verified, and now {seen}.")
+def _delete(lake: Lake, run: str, expected: int, using: str, lock: _ArchiveLock, tell: Tell, result: Archived) -> None:
+    read = deleted = kept = 0
+    for queue, batch in _in_batches(lake.read_run(run)):
+        lock.check()
+        number = services.delete_archived(queue, batch, using=using)
+        deleted += number
+        if number < len(batch):  # the others changed, are in use, or were deleted by an archive that was killed
+            kept += Job.objects.using(using).filter(queue_id=queue, pk__in=[id for id, _ in batch]).count()
+        read += len(batch)
+        tell(Progress("deleting", read, expected, "jobs"))
+    if read != expected:
+        raise LakeProblem(f"Run {run} held {expected} jobs when it was verified, and holds {read} now.")
     lake.mark(run, DONE, {"run": run, "deleted": deleted, "kept": kept})
     result.deleted += deleted
     result.kept += kept
 
 
 def _in_batches(jobs: DataFrame) -> Iterator[tuple[str, list[tuple[str, datetime]]]]:
-    """Ids with the time each ended, of one queue at a time: files hold one queue each."""
+    """Batches of ids of one queue, each id with the time at which the job ended."""
     chosen = jobs.select("queue", "id", F.unix_micros("finalized_at").alias("ended"))
-    found = chosen.toLocalIterator(prefetchPartitions=True)
-    rest: dict[str, list[tuple[str, datetime]]] = {}
-    while some := list(islice(found, 10 * AT_ONCE)):
-        for queue, id, ended in some:
-            batch = rest.setdefault(queue, [])
+    rows = chosen.toLocalIterator(prefetchPartitions=True)
+    batches: dict[str, list[tuple[str, datetime]]] = {}
+    while chunk := list(islice(rows, 10 * AT_ONCE)):
+        for queue, id, ended in chunk:
+            batch = batches.setdefault(queue, [])
             batch.append((id, _EPOCH + timedelta(microseconds=ended)))
             if len(batch) == AT_ONCE:
-                yield queue, rest.pop(queue)
-    yield from rest.items()
+                yield queue, batches.pop(queue)
+    yield from batches.items()
 
 
-def _tidy(lake: Lake, wish: _Wish, still: _Still, tell: Tell, result: Archived) -> None:
-    """Remove what earlier runs of this database did not verify, and delete what they verified and did not delete."""
+def _finish_earlier_runs(
+    lake: Lake, request: _ArchiveRequest, lock: _ArchiveLock, tell: Tell, result: Archived
+) -> None:
+    """Remove the unverified runs of this database, and delete the jobs of verified runs that are not done."""
     for run in lake.runs():
         if lake.has(run, DONE):
             continue
         if lake.has(run, VERIFIED):
             document = lake.marked(run, VERIFIED)
-            if document["database"] == wish.database:
-                _resume(lake, run, Proof(document["rows"], document["digest"]), wish, still, tell, result)
-        elif (started := lake.started(run)) is None or started.database == wish.database:
-            still.check()
+            if document["database"] == request.database:
+                _resume(lake, run, Proof(document["rows"], document["digest"]), request, lock, tell, result)
+        elif (started := lake.started(run)) is None or started.database == request.database:
+            lock.check()
             lake.remove(run)
             result.removed_runs.append(run)
 
 
-def _resume(lake: Lake, run: str, written: Proof, wish: _Wish, still: _Still, tell: Tell, result: Archived) -> None:
-    """Delete what a run holds that another process verified. Whether its files are on disk, and whole, is not known.
+def _resume(
+    lake: Lake, run: str, written: Proof, request: _ArchiveRequest, lock: _ArchiveLock, tell: Tell, result: Archived
+) -> None:
+    """Delete the jobs of a run that another process verified, after the run was synced and verified again.
 
-    An older version did not sync them, and the power may have failed since.
+    An older version did not sync the files, and the power may have failed since.
     """
     lake.sync(run)
     _verify(lake, run, written, tell)
-    _delete(lake, run, written.rows, wish.using, still, tell, result)
+    _delete(lake, run, written.rows, request.using, lock, tell, result)
     result.resumed_runs.append(run)

@@ -1,9 +1,9 @@
-"""Jobs from files (CSV, JSON lines, Parquet): each row is sent once with exactly its data, or set aside.
+"""Send jobs from files (CSV, JSON lines, Parquet): each row is sent once with exactly its data, or set aside.
 
-A row is known by the name of its file, the row as it was written, which one of equal rows it is, the mapping, the
-queue, the handler and the name of the batch. So a file that grew sends its new rows only, and a changed row is new. It
-is not known by its number, so to delete the first row sends nothing again. What was sent is remembered in ``SentRow``,
-which outlives the jobs.
+A row is identified by the name of its file, its content, its number among equal rows, the mapping, the queue, the
+handler and the name of the batch. If rows are added to a file, only the new rows are sent, and a changed row is a new
+row. The line number is not part of the identity: if the first row is deleted, no other row is sent again. The
+identities of sent rows are stored in ``SentRow``, also after their jobs were deleted.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from .session import given_or_started, view_of
 from .set_aside import AsideFile
 from .writing import store
 
-cloudpickle.register_pickle_by_value(row_files)  # type: ignore[no-untyped-call] # executors need not have this package
+cloudpickle.register_pickle_by_value(row_files)  # type: ignore[no-untyped-call] # executors do not need this package
 
 FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 COMPRESSED = (".gz", ".bz2", ".xz")
 _STAGED_AS = {"key": "singleton_key", "order_by": "order"}  # the other options are staged under their own names
-_ROWS_OF_A_FILE = 40  # bits for the number of a row, beside which that of its file stands
+_ROWS_OF_A_FILE = 40  # bits for the number of a row; the bits above them hold the number of its file
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Which column of the file is what of a job; what is not named becomes its data."""
+    """Which column of the file becomes which option of a job; the other columns become its data."""
 
     key: str | None = None
     order_by: str | None = None
@@ -70,21 +70,21 @@ class Mapping:
         return {option: column for option, column in given.items() if column is not None}
 
     def identity(self) -> dict[str, Any]:
-        """What makes other jobs of the same rows; in which order they are sent does not."""
+        """The part of the mapping that identifies rows; the order in which they are sent is not part of it."""
         return {option: value for option, value in asdict(self).items() if option != "order_by"}
 
 
 @dataclass(slots=True)
 class BulkSent:
-    """What became of the rows; ``bad`` ones are in the file ``aside``, each with its line and the reason.
+    """How many rows were sent, known or bad; bad rows are in the file ``aside``, each with its line and the reason.
 
-    After a dry run, ``new`` is how many would be sent, and ``first`` are the first of them as they would be.
+    After a dry run, ``new`` is how many jobs would be sent, and ``first`` are the first of these jobs.
     """
 
     rows: int = 0
     sent: int = 0
     new: int = 0
-    known: int = 0  # sent before, so not again
+    known: int = 0  # sent before, so not sent again
     bad: int = 0
     aside: str = ""
     first: list[dict[str, Any]] = field(default_factory=list)
@@ -109,10 +109,10 @@ def bulk_send(
 ) -> BulkSent:
     """Send a job for each good row of these files, all or none, in the order of files and rows.
 
-    Rows that were sent before are not sent again, unless ``again`` says so. ``batch`` is a name for files that would
-    otherwise be taken for others: of the same name, with equal rows. CSV is read as RFC 4180 says, in UTF-8 or what its
-    byte order mark says, or in ``encoding``. Raises ``InvalidOption``, ``QueueNotFound``, ``SparkUnavailable`` and
-    ``LakeProblem`` (a file or Spark's disk cannot be used); then nothing was sent.
+    Rows that were sent before are not sent again, unless ``again`` is true. ``batch`` is a name that distinguishes
+    these files from other files that have the same names and equal rows. CSV is read as RFC 4180 says, in the encoding
+    of its byte order mark, or else in ``encoding``, by default UTF-8. Raises ``InvalidOption``, ``QueueNotFound``,
+    ``SparkUnavailable`` and ``LakeProblem`` (a file or Spark's disk cannot be used); then nothing was sent.
     """
     using = database(using)
     target = find_queue(queue, using)
@@ -120,7 +120,7 @@ def bulk_send(
     if target.is_ordered and wish.key is None:
         raise InvalidOption("key", f"{queue!r} is ordered: say which column is the key", hint="--key COLUMN")
     if again and wish.id is not None:
-        raise InvalidOption("again", "no id can be sent twice", hint="Leave out --again or --id-column.")
+        raise InvalidOption("again", "an id cannot be sent twice", hint="Leave out --again or --id-column.")
     if wish.name is not None:
         check_text(wish.name, option="name", max_length=255)
     given = list(files)
@@ -151,7 +151,7 @@ def _format_of(paths: list[str]) -> str:
         raise InvalidOption("files", "expected at least one")
     kinds = {_format_of_one(path) for path in paths}
     if len(kinds) != 1 or None in kinds:
-        raise InvalidOption("format", f"cannot tell it from {paths[0]!r}", hint="Give --format csv, json or parquet.")
+        raise InvalidOption("format", f"cannot be derived from {paths[0]!r}", hint="Give --format csv, json or parquet.")
     return str(kinds.pop())
 
 
@@ -163,8 +163,8 @@ def _format_of_one(path: str) -> str | None:
 
 
 def _found(given: list[str]) -> list[tuple[SourceFile, str]]:
-    """Every file, in the order given, and the folder that was given for it; those of a pattern or a folder by name."""
-    once: dict[tuple[str, str], tuple[str, str]] = {}  # a file that is named twice, or matches two patterns, is one
+    """Every file with the folder that the caller named for it, in the order of the call; files of a folder by name."""
+    once: dict[tuple[str, str], tuple[str, str]] = {}  # a file that is named twice, or matches two patterns, is read once
     for pair in (pair for one in given for pair in _paths(one)):
         path = pair[0]
         once.setdefault((os.path.basename(path), path if "://" in path else os.path.realpath(path)), pair)
@@ -179,13 +179,13 @@ def _paths(given: str) -> Iterator[tuple[str, str]]:
     if "://" in given:
         if has_magic(given):
             raise InvalidOption(
-                "files", f"{given!r} is a pattern, and those are only for local files", hint="Name each."
+                "files", f"{given!r} is a pattern, and patterns match only local files", hint="Name each."
             )
         yield given, ""
         return
     matching = sorted(glob(given)) if has_magic(given) and not os.path.exists(given) else [given]
     if not matching:
-        raise InvalidOption("files", f"no file is named like {given!r}")
+        raise InvalidOption("files", f"no file matches {given!r}")
     for path in matching:
         if os.path.isdir(path):
             yield from ((str(file), path) for file in files_in(Path(path)))
@@ -193,7 +193,7 @@ def _paths(given: str) -> Iterator[tuple[str, str]]:
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise InvalidOption(
-                    "files", f"{path!r} is not a regular file", hint="Write its content to a file, which is read twice."
+                    "files", f"{path!r} is not a regular file", hint="Write its content to a file: it is read twice."
                 )
             with open(path, "rb"):
                 yield os.path.abspath(path), ""
@@ -219,7 +219,7 @@ def _plan(target: Queue, wish: Mapping, batch: str, encoding: str, delimiter: st
 
 
 def _check_headers(found: list[tuple[SourceFile, str]], plan: Plan) -> None:
-    """A column that no file has is a mistake in the call; the rows of a single file without it are set aside."""
+    """Raise ``InvalidOption`` for a column that no file has; rows of files without it are set aside if others have it."""
     headers = [header_of(file.path, plan) for file, _ in found]
     names = list(dict.fromkeys(name for header in headers for name in header))
     _check_seen(plan, [name for name in plan.named if not names or name in names], names)
@@ -228,9 +228,9 @@ def _check_headers(found: list[tuple[SourceFile, str]], plan: Plan) -> None:
 def _check_seen(plan: Plan, seen: list[str], names: list[str]) -> None:
     for option, column in [*plan.columns.items(), *(("data", one) for one in plan.data)]:
         if column not in seen:
-            hint = f"There are {', '.join(names)}." if names else "Look at the first rows of the files."
+            hint = f"The columns are {', '.join(names)}." if names else "Check the first rows of the files."
             if plan.delimiter == "," and any(mark in name for mark in ";\t" for name in names):
-                hint += " If another character stands between them, give --delimiter."
+                hint += " If another character separates them, give --delimiter."
             raise InvalidOption(option, f"there is no column {column!r}", hint=hint)
 
 
@@ -290,7 +290,7 @@ class _Call:
         return table if self.wish.id is None else _first_of_each_id(table)
 
     def _with_refused(self, judged: DataFrame, refused: list[int]) -> DataFrame:
-        """All rows that are set aside: also those for which the queue had no place."""
+        """All rows to set aside: bad rows, and rows that the policy of the queue refused."""
         places = judged.sparkSession.createDataFrame([(place,) for place in refused], "place bigint")
         why = F.lit(f"key: {self.queue!r} holds a job with this key that has not ended")
         content = F.to_json(F.struct("singleton_key", "data"))
@@ -306,7 +306,7 @@ class _Call:
             yield {"file": path, "row": row["row"], "line": row["line"], "why": row["why"], "content": content}
 
     def _ordered(self, good: DataFrame, texts: int, reals: int, numbers: int) -> DataFrame:
-        """A column of numbers compares as numbers, any other as texts; equal ones by file and row."""
+        """The rows with the columns to sort by: numbers if the whole column has numbers, else texts; then file and row."""
         frame = good.withColumn("place", _place())
         if self.wish.order_by is None:
             return frame
@@ -314,13 +314,13 @@ class _Call:
         return frame.withColumn("order", F.col(chosen))
 
     def _stored(self, good: DataFrame) -> tuple[int, list[int], list[int]]:
-        """How many were new, and so were sent; and which rows are those for which the queue had no place.
+        """The number of rows that were sent, the rows that the policy of the queue refused, and an empty list.
 
-        In a dry run they are only counted, and the third are the first rows that would be sent.
+        A dry run only counts, and the list has the first rows that would be sent.
         """
         write = f"bulk {self.queue} {uuid4().hex}"
         options = {"write_id": write, "mode": self._mode(), **self._keys_of_data()}
-        # Options without a column are not staged, because every staged column takes time.
+        # Only options with a column are staged, because every staged column takes time.
         given = [_STAGED_AS.get(option, option) for option in self.wish.columns()]
         decides = {"id", "singleton_key", "order"}  # whether a row would be sent, and which ones first
         names = [name for name in given if name in decides] if self.dry_run else [*given, "data"]
@@ -335,7 +335,7 @@ class _Call:
         return stored, self._left(refused_write(write)), self._left(shown_write(write))
 
     def _left(self, write: str) -> list[int]:
-        """The places of rows that the commit has left staged."""
+        """The places of the rows that the commit left staged under this name; deletes these rows."""
         left = StagedJob.objects.using(self.using).filter(write=write)
         places = [place for place in left.values_list("place", flat=True) if place is not None]
         left.delete()
@@ -347,7 +347,7 @@ class _Call:
         return "store_again" if self.again else "store_rows"
 
     def _keys_of_data(self) -> dict[str, str]:
-        """What of a JSON line becomes data is said to the database, so that the line need not be written anew."""
+        """Which keys of a JSON line become data: PostgreSQL selects them, so that Python does not rewrite the line."""
         if self.kind != "json":
             return {}
         if self.plan.data:
@@ -355,7 +355,7 @@ class _Call:
         return {"without": json.dumps(sorted(self.plan.used))} if self.plan.used else {}
 
     def _first(self, good: DataFrame) -> list[dict[str, Any]]:
-        """The first jobs, as they would be sent."""
+        """The first jobs of a dry run, as they would be sent."""
         keys = {name: json.loads(value) for name, value in self._keys_of_data().items()}
         data = data_expression(keys.get("only", []), keys.get("without", [])).replace("%", "%%")
         order = [F.col("order").asc_nulls_last()] if self.wish.order_by else []
@@ -372,7 +372,7 @@ class _Call:
 
 @contextmanager
 def _kept(table: DataFrame) -> Iterator[DataFrame]:
-    """Read once, and used several times."""
+    """Keep the rows, so that files are read once although the rows are used several times."""
     kept = table.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield kept
@@ -381,12 +381,12 @@ def _kept(table: DataFrame) -> Iterator[DataFrame]:
 
 
 def _place() -> Column:
-    """In what order a row comes, by its file and its number there."""
+    """The place of a row in the order of the call, from the number of its file and its number in the file."""
     return F.shiftleft(F.col("file").cast("bigint"), _ROWS_OF_A_FILE) + F.col("row")
 
 
 def _first_of_each_id(table: DataFrame) -> DataFrame:
-    """The rows with an id of the user's: it says which row it is, and a second one with that id cannot be sent."""
+    """The rows, identified by the ids of the user; a second row with the same id becomes a bad row."""
     same = Window.partitionBy("id").orderBy(F.col("why").isNotNull(), "file", "row")
     ranked = table.withColumn("times", F.row_number().over(same))
     is_second = F.col("id").isNotNull() & F.col("why").isNull() & (F.col("times") > 1)

@@ -1,4 +1,4 @@
-"""Rows that Spark hands to Python."""
+"""Rows of Spark as Python values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from pyspark.sql import Row
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """With times in UTC: Spark gives them without a zone, in the one of this process."""
-    found = row.asDict()
-    return {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in found.items()}
+    """A row with its times in UTC: Spark returns them without a zone, in the zone of this process."""
+    values = row.asDict()
+    return {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in values.items()}

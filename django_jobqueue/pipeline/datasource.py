@@ -1,7 +1,7 @@
 """Spark's format ``jobqueue``: the job table as a DataFrame.
 
-Spark runs this in processes of its own, on a cluster on other machines. So it imports no Django and nothing else of
-this package, and it travels there by value: an executor needs PyArrow and ADBC, nothing else.
+Spark runs this module in its own processes, on a cluster on other machines. So it imports neither Django nor other
+modules of this package, and Spark pickles it by value: an executor needs only PyArrow and ADBC.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pyspark.sql.datasource import (
 
 FORMAT = "jobqueue"
 TABLE = "jobqueue_job"
-PAGES_AT_LEAST = 256  # 2 MB: less is not worth a task
+PAGES_AT_LEAST = 256  # 2 MB: smaller parts are not worth a task
 
 
 class Column(NamedTuple):
-    """How a column is read from PostgreSQL, and what it is in Spark."""
+    """The SQL that reads a column from PostgreSQL, and its type in Spark."""
 
     sql: str
     type: str
@@ -38,7 +38,7 @@ def _same(name: str, type: str) -> tuple[str, Column]:
     return name, Column(name, type)
 
 
-# The names are those of the model ``Job``. JSON is text, because its shape is the user's.
+# The names are those of the model ``Job``. JSON is text, because its structure differs from job to job.
 COLUMNS: Mapping[str, Column] = dict(
     [
         ("id", Column("id::text", "string")),
@@ -89,7 +89,7 @@ COLUMNS: Mapping[str, Column] = dict(
         ("output", Column("output::text", "string")),
     ]
 )
-LIGHT = tuple(name for name in COLUMNS if name not in ("data", "output"))  # what is read unless columns are named
+LIGHT = tuple(name for name in COLUMNS if name not in ("data", "output"))  # the columns that are read by default
 
 LISTS = {"queue": "queue_id", "state": "state", "policy": "policy", "name": "name"}
 MOMENTS = {
@@ -102,7 +102,7 @@ OPTIONS = ("dsn", "password", "columns", "partitions", "snapshot", *LISTS, *MOME
 
 
 class Piece(InputPartition):
-    """Some pages of one part of the job table; without an end, all further ones."""
+    """A range of pages of one partition of the job table; without an end, all pages from the first on."""
 
     def __init__(self, leaf: str, first: int, end: int | None) -> None:
         super().__init__((leaf, first, end))
@@ -110,13 +110,13 @@ class Piece(InputPartition):
 
 
 class JobDataSource(DataSource):
-    """``spark.read.format("jobqueue")``. A subclass may be bound to a connection, which then no option shows."""
+    """``spark.read.format("jobqueue")``. A subclass may be bound to a connection, so that no option contains it."""
 
-    conninfo: str = ""  # with the password, so it is no option: options may be shown
-    condition: str = ""  # SQL of ours; what users give are options, and quoted
-    rest: float = 0.0  # how long a task rests, for each second that it and those it gives rows to have worked
-    commit: Mapping[str, Any] | None = None  # what a write runs in the end: see engine/sql/staging.py
-    max_bytes: int = 0  # how large data may be
+    conninfo: str = ""  # with the password, so it is not an option: Spark may show options
+    condition: str = ""  # trusted SQL; values of users are options, which are quoted
+    rest: float = 0.0  # seconds that a task pauses for each second that it and the consumers of its rows have worked
+    commit: Mapping[str, Any] | None = None  # the statements of a write's commit: see engine/sql/staging.py
+    max_bytes: int = 0  # the largest data of a job
 
     @classmethod
     def name(cls) -> str:
@@ -151,7 +151,7 @@ class JobReader(DataSourceReader):
         self.rest = source.rest
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts of the table that can hold such jobs, cut by pages: that needs no index and no statistics."""
+        """The partitions that can hold these jobs, cut into ranges of pages, which needs no index and no statistics."""
         with connected(self.conninfo) as cursor:
             cursor.execute(_leaves(self.queues))
             leaves = [(str(leaf), int(pages)) for leaf, pages in cursor.fetchall()]
@@ -167,7 +167,7 @@ class JobReader(DataSourceReader):
             cursor.execute(self.query(partition))
             began = None
             for batch in cursor.fetch_record_batch():
-                if began is not None:  # a part that is one batch is too small to disturb anybody
+                if began is not None:  # a part of one batch is too small to need a pause
                     time.sleep(self.rest * (time.monotonic() - began))
                 began = time.monotonic()
                 if batch.num_rows:
@@ -182,7 +182,7 @@ class JobReader(DataSourceReader):
 
 
 def cut(leaf: str, pages: int, size: int) -> list[Piece]:
-    """The last piece is open: rows that were appended meanwhile are in it."""
+    """Cut a partition into pieces; the last piece has no end, so that it includes rows that were appended since."""
     starts = list(range(0, pages, size))
     return [Piece(leaf, start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
@@ -190,7 +190,7 @@ def cut(leaf: str, pages: int, size: int) -> list[Piece]:
 # --------------------------------------------------------------------------------------------------------- writing
 
 STAGED = "jobqueue_stagedjob"
-# What a DataFrame may have, and what it becomes; ``order`` becomes one of three, by its type.
+# The columns of a DataFrame, each with the staged column and its type; ``order`` becomes one of ORDERS, by its type.
 WRITTEN = {
     "id": ("job", "string"),
     "name": ("name", "string"),
@@ -209,7 +209,7 @@ WRITE_OPTIONS = ("dsn", "password", "queue", "write_id", "mode", "only", "withou
 
 
 class Staged(WriterCommitMessage):
-    """What one task brought: only attempts that came to an end and were chosen by Spark are committed."""
+    """The rows that one attempt of a task staged: only attempts that ended and that Spark chose are committed."""
 
     def __init__(self, partition: int, attempt: int, rows: int) -> None:
         self.partition, self.attempt, self.rows = partition, attempt, rows
@@ -224,12 +224,12 @@ class JobWriter(DataSourceArrowWriter):
         if source.commit is None:
             raise ValueError("To write jobs, register the format with django_jobqueue.pipeline.register(spark).")
         if not options.get("queue"):
-            raise ValueError("To write jobs, say to which queue: option('queue', …).")
+            raise ValueError("To write jobs, name the queue: option('queue', …).")
         self.conninfo = source.conninfo or conninfo_of(options)
         self.statements, self.max_bytes = dict(source.commit), source.max_bytes
         self.queue = options["queue"]
         self.write_id = options.get("write_id") or uuid4().hex
-        self.store = options.get("mode") or "store"  # the statement that makes jobs of what was staged
+        self.store = options.get("mode") or "store"  # the statement that makes jobs of the staged rows
         self.data = data_expression(listed(options.get("only")), listed(options.get("without")))
         self.columns = staged_columns({field.name: field.dataType.simpleString() for field in schema.fields})
 
@@ -257,7 +257,7 @@ class JobWriter(DataSourceArrowWriter):
         return Staged(partition, attempt, total)
 
     def _staged(self, batch: Any, partition: int, attempt: int, before: int) -> Any:
-        """The batch as the staging table has it, with where it comes from."""
+        """The batch with the columns of the staging table, among them the write, the task and the number of each row."""
         import pyarrow
 
         number = batch.num_rows
@@ -280,7 +280,7 @@ class JobWriter(DataSourceArrowWriter):
         return column
 
     def commit(self, messages: Any) -> None:
-        """One transaction. What a task staged and the driver did not hear of is thrown away."""
+        """Make jobs of the staged rows in one transaction. Rows of attempts that Spark did not choose are deleted."""
         staged = [message for message in messages if isinstance(message, Staged) and message.rows]
         pairs = [f"({one.partition}, {one.attempt})" for one in staged] or ["(-1, -1)"]
         number = sum(one.rows for one in staged)
@@ -307,7 +307,7 @@ class JobWriter(DataSourceArrowWriter):
         ((found, keyless),) = count
         if found != number:
             raise ValueError(
-                f"{number} rows were staged and {found} are there; the server may have crashed. Write again."
+                f"{number} rows were staged, but {found} exist; the server may have crashed. Repeat the write."
             )
         ((policy,),) = look
         if keyless and policy == self.statements["ordered"]:
@@ -321,7 +321,7 @@ class JobWriter(DataSourceArrowWriter):
         cursor.execute(self.statements["stored"].format(stored=stored, **values))
 
     def _stored(self, cursor: Any, values: dict[str, Any], has_place: bool) -> int:
-        """How many jobs were made, or would be."""
+        """How many jobs were made, or would be made by a dry run."""
         if self.store in ("count_rows", "count_again"):
             return self._count(cursor, values)
         if self.store == "store" or has_place:
@@ -332,7 +332,7 @@ class JobWriter(DataSourceArrowWriter):
         return int(number)
 
     def _count(self, cursor: Any, values: dict[str, Any]) -> int:
-        """A dry run: rows without a place and the first of the others stay staged, for the sender to tell them."""
+        """A dry run: rows that the policy refuses and the first of the others stay staged, for the sender to report."""
         (number, _), *answered = _answer(cursor, self.statements[self.store].format(**values))
         self._refuse(cursor, [(row, None) for row, what in answered if what == "refused"])
         if shown := ", ".join(str(row) for row, what in answered if what == "shown"):
@@ -360,17 +360,17 @@ def _answer(cursor: Any, statement: str) -> Any:
 
 
 def refused_write(write_id: str) -> str:
-    """Under which name rows stay staged for which the queue had no place."""
+    """The name under which rows that the policy of the queue refused stay staged."""
     return f"{write_id} refused"
 
 
 def shown_write(write_id: str) -> str:
-    """Under which name the first rows of a dry run stay staged."""
+    """The name under which the first rows of a dry run stay staged."""
     return f"{write_id} shown"
 
 
 def data_expression(only: Sequence[str], without: Sequence[str]) -> str:
-    """The data of a job by what was staged for it: all of it, or of an object some keys or all but some."""
+    """SQL for the data of a job: the staged document, only some of its keys, or all keys without some."""
     if only:
         names = ", ".join(map(literal, only))
         chosen = f"SELECT jsonb_object_agg(e.key, e.value) FROM jsonb_each(s.data::jsonb) e WHERE e.key IN ({names})"
@@ -379,7 +379,7 @@ def data_expression(only: Sequence[str], without: Sequence[str]) -> str:
 
 
 def staged_columns(given: Mapping[str, str]) -> dict[str, str]:
-    """Each column of the DataFrame, and the one it is staged in."""
+    """The staged column of each column of the DataFrame. Raises ``ValueError``."""
     columns = {}
     for name, type in given.items():
         if name == "order" and type in ORDERS:
@@ -398,7 +398,7 @@ def staged_columns(given: Mapping[str, str]) -> dict[str, str]:
 
 
 class opened:
-    """A cursor on a connection of its own, that commits each statement unless one of them says otherwise."""
+    """A cursor on its own connection in autocommit; a statement may begin a transaction."""
 
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo
@@ -412,11 +412,11 @@ class opened:
 
     def __exit__(self, *_: object) -> None:
         self.cursor.close()
-        self.connection.close()  # what is not committed is rolled back
+        self.connection.close()  # an open transaction is rolled back
 
 
 class connected(opened):
-    """The same, read only, in one transaction; of a given snapshot, if one is given."""
+    """The same in one read-only transaction, with the snapshot of another transaction if it is named."""
 
     def __init__(self, conninfo: str, snapshot: str | None = None) -> None:
         super().__init__(conninfo)
@@ -435,7 +435,7 @@ class connected(opened):
 
 
 def _leaves(queues: list[str]) -> str:
-    """The parts of the table, in pages; those of other queues are left out."""
+    """A query for the partitions of the table and their number of pages, without partitions of other queues."""
     bounds = [f"'FOR VALUES IN (' || quote_literal({literal(queue)}) || ')'" for queue in queues]
     only = f"AND pg_get_expr(c.relpartbound, c.oid) IN ('DEFAULT', {', '.join(bounds)})" if queues else ""
     return f"""
@@ -456,7 +456,7 @@ def check_options(options: Mapping[str, str], known: Sequence[str] = OPTIONS) ->
 
 
 def conninfo_of(options: Mapping[str, str]) -> str:
-    """What libpq needs: the option ``dsn``, with the password that is given apart from it."""
+    """The connection string for libpq: the option ``dsn``, with the option ``password``. Raises ``ValueError``."""
     dsn = options.get("dsn")
     if dsn is None:
         raise ValueError(f"The format {FORMAT!r} needs the option 'dsn', or use read_jobs().")
@@ -480,7 +480,7 @@ def chosen_columns(text: str | None) -> list[str]:
 
 
 def listed(text: str | None) -> list[str]:
-    """``a,b`` or, for names with commas, a JSON list."""
+    """The values of an option: ``a,b`` or, if names contain commas, a JSON list."""
     if not text:
         return []
     if text.startswith("["):
@@ -490,12 +490,12 @@ def listed(text: str | None) -> list[str]:
 
 def positive(name: str, text: str) -> int:
     if not str(text).isdigit() or int(text) < 1:
-        raise ValueError(f"{name}: expected a number from 1 on, got {text!r}.")
+        raise ValueError(f"{name}: expected 1 or more, got {text!r}.")
     return int(text)
 
 
 def conditions_of(options: Mapping[str, str]) -> list[str]:
-    """The filters as SQL. Spark would push down what ``where()`` says only if a setting of the session said so."""
+    """The filters as SQL. Spark pushes ``where()`` down only if a setting of the session allows it."""
     found = []
     for name, column in LISTS.items():
         if values := listed(options.get(name)):
@@ -507,8 +507,8 @@ def conditions_of(options: Mapping[str, str]) -> list[str]:
 
 
 def literal(value: str) -> str:
-    """Quoted so that it is right whatever ``standard_conforming_strings`` says."""
+    """The value quoted for SQL, with either value of ``standard_conforming_strings``. Raises ``ValueError``."""
     if "\x00" in value:
-        raise ValueError("A text with NUL cannot be in PostgreSQL.")
+        raise ValueError("PostgreSQL cannot store a text with NUL.")
     escaped = value.replace("\\", "\\\\").replace("'", "''")
     return f"E'{escaped}'"

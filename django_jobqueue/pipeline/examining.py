@@ -1,4 +1,4 @@
-"""What the doctor finds when it is asked to look at the lake: Spark starts, and a small file is written there."""
+"""Checks of ``jobs doctor --lake``: Spark starts, and a small file is written to the lake."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LISTED = 10
 def examine_lake(
     *, path: str | None = None, spark: SparkSession | None = None, master: str | None = None
 ) -> list[Finding]:
-    """Write, read back, rename and delete a file in the lake, list its runs, and return what is wrong or worth knowing.
+    """Write, rename, read back and delete a file in the lake, list its runs, and return the findings.
 
     Raises ``InvalidOption`` if no lake is configured.
     """
     place = lake_path(path)
     try:
         check_folder(place)
-        with explained(f"the lake {place}"), given_or_started(spark, master) as own:
-            return list(_examined(Lake(own, place)))
+        with explained(f"the lake {place}"), given_or_started(spark, master) as session:
+            return list(_examined(Lake(session, place)))
     except (LakeProblem, SparkUnavailable) as error:
         return [_unusable(place, error.message, error.hint)]
 
@@ -41,7 +41,7 @@ def _unusable(path: str, message: str, hint: str) -> Finding:
         Level.ERROR,
         "The lake cannot be used",
         message,
-        hint or "Run the command again with --traceback, and look at the lake and at Spark.",
+        hint or "Run the command again with --traceback, and check the lake and Spark.",
         {"lake": path},
     )
 
@@ -49,22 +49,24 @@ def _unusable(path: str, message: str, hint: str) -> Finding:
 def _examined(lake: Lake) -> Iterator[Finding]:
     if lake.scheme in WITH_FOLDERS and not lake.exists():
         raise missing_lake(lake.path)
-    _try_a_file(lake)
+    _check_file(lake)
     if lake.scheme == "hdfs":
         yield from _sync_on_close(lake)
     if lake.exists():
         yield from _runs(lake)
 
 
-def _try_a_file(lake: Lake) -> None:
-    """Its name begins with an underscore, so readers pass over it while it is there."""
+def _check_file(lake: Lake) -> None:
+    """Its name begins with an underscore, so readers skip it while it exists."""
     draft, final = f"_doctor-{uuid4().hex}", f"_doctor-{uuid4().hex}"
     try:
         lake.write(draft, draft.encode())
         if lake.here is not None:
             sync(lake.here / draft)
         if not lake.fs.rename(lake.at(draft), lake.at(final)):
-            raise LakeProblem(f"A file in {lake.path} could not be renamed.", hint="Allow it to this user.")
+            raise LakeProblem(
+                f"A file in {lake.path} could not be renamed.", hint="Allow this user to rename files there."
+            )
         if lake.text(final) != draft:
             raise LakeProblem(f"A file in {lake.path} was read back with other content.", hint="Check the disk.")
     finally:
@@ -77,8 +79,8 @@ def _sync_on_close(lake: Lake) -> Iterator[Finding]:
         yield Finding(
             "lake_not_synced",
             Level.WARNING,
-            "HDFS may lose what was just archived when the power fails",
-            f"{SYNC_ON_CLOSE} is not true in Spark's configuration: a datanode may keep new files in memory alone.",
+            "A power loss may destroy newly archived jobs on HDFS",
+            f"{SYNC_ON_CLOSE} is not true in Spark's configuration: a datanode may keep new files only in memory.",
             f"Set {SYNC_ON_CLOSE} to true in hdfs-site.xml of the datanodes and of Spark, and restart the datanodes.",
             {"lake": lake.path},
         )
@@ -95,12 +97,14 @@ def _runs(lake: Lake) -> Iterator[Finding]:
         {"lake": lake.path, "runs": len(verified), "jobs": jobs_in(verified)},
     )
     if unfinished := [run for run in runs if not lake.has(run, DONE)]:
-        told = ", ".join(f"{run} ({'verified' if run in verified else 'not verified'})" for run in unfinished[:LISTED])
+        listed = ", ".join(
+            f"{run} ({'verified' if run in verified else 'not verified'})" for run in unfinished[:LISTED]
+        )
         yield Finding(
             "lake_unfinished",
             Level.NOTICE,
-            f"{counted(len(unfinished), 'run')} of the lake did not end",
-            f"An archive is running, or was stopped: {told}.",
-            "manage.py jobs archive: it deletes what a verified run holds, and removes runs that are not verified.",
+            f"The lake holds {counted(len(unfinished), 'unfinished run')}",
+            f"An archive is running, or was stopped: {listed}.",
+            "Run manage.py jobs archive: it deletes the jobs of verified runs, and removes runs that are not verified.",
             {"lake": lake.path, "runs": unfinished},
         )

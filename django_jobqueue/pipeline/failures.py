@@ -1,4 +1,4 @@
-"""What Java, Spark and the file system raise, as errors of ours: the one place that reads their texts."""
+"""Errors of Java, Spark and file systems as errors of this package; no other module reads their texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from ..exceptions import LakeProblem, SparkUnavailable
 
-# The package that brings a file system, by its scheme or by the folder of its class in Hadoop.
+# The package that provides a file system, by its scheme or by the name of its Java package in Hadoop.
 PACKAGES = {
     "s3a": "org.apache.hadoop:hadoop-aws",
     "abfs": "org.apache.hadoop:hadoop-azure",
@@ -26,11 +26,11 @@ _NO_CLASS = re.compile(r"Class (org\.apache\.hadoop\.fs\.(\w+)\.\S+) not found")
 _OF_THE_DATABASE = re.compile(r"^(?:psycopg|adbc_driver_manager)\S*Error: (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^(?:Caused by: |: )?((?:\w+\.)+\w*(?:Exception|Error))(?:: (.*))?$", re.MULTILINE)
 
-# What is wrong with a place, and what to do: the first that is found in the text of the error.
+# Patterns of known problems, and what to do about them; the first that matches the text of the error counts.
 _KNOWN = (
     (
         re.compile(r"No space left on device|Disk quota exceeded|File too large|DSQuotaExceeded\w*"),
-        "Free some space there and in Spark's temporary folder (spark.local.dir), then run it again.",
+        "Free some space there and in Spark's temporary folder (spark.local.dir), then run the command again.",
     ),
     (
         re.compile(
@@ -51,7 +51,7 @@ _KNOWN = (
 def explained(what: str) -> Iterator[None]:
     """Raise ``LakeProblem`` or ``SparkUnavailable`` with one sentence about ``what`` instead of an error of Java.
 
-    A database that Spark's processes could not use is Django's ``OperationalError``, as it is in this process.
+    If Spark's processes could not use the database, raises Django's ``OperationalError``, as this process would.
     """
     try:
         yield
@@ -60,10 +60,11 @@ def explained(what: str) -> Iterator[None]:
 
 
 def explain(error: Exception, what: str) -> LakeProblem | SparkUnavailable | OperationalError:
-    """The sentence for an error, with what to do about it."""
+    """The error to raise instead: one sentence, and what to do about it."""
     if isinstance(error, Py4JNetworkError):
         return SparkUnavailable(
-            "Spark's Java process has ended.", hint="It may have been killed, or be short of memory; run it again."
+            "Spark's Java process has ended.",
+            hint="It may have been killed, or was short of memory; run the command again.",
         )
     text = _text(error)
     if "JAVA_GATEWAY_EXITED" in text:
@@ -71,8 +72,8 @@ def explain(error: Exception, what: str) -> LakeProblem | SparkUnavailable | Ope
             "Spark's Java process ended while it started.",
             hint="Java has printed the reason above. Check --master and the settings of Spark.",
         )
-    if said := _OF_THE_DATABASE.search(text):
-        return OperationalError(f"Spark could not use the database: {said[1]}")
+    if match := _OF_THE_DATABASE.search(text):
+        return OperationalError(f"Spark could not use the database: {match[1]}")
     if (missing := _missing_file_system(text)) is not None:
         return LakeProblem(f"{_start(what)} cannot be used: {missing[0]}.", hint=missing[1])
     reason = _reason(error, text)
@@ -86,14 +87,14 @@ def explain(error: Exception, what: str) -> LakeProblem | SparkUnavailable | Ope
 
 
 def _missing_file_system(text: str) -> tuple[str, str] | None:
-    """What is missing, and how Spark gets it."""
-    if found := _NO_CLASS.search(text):
-        name = found[2]
+    """Which jar Spark lacks for a file system, and how to provide it; ``None`` if the error is another one."""
+    if match := _NO_CLASS.search(text):
+        name = match[2]
         package = "org.apache.hadoop:hadoop-gcp" if name == "gs" else PACKAGES.get(name)
-        missing = f"Spark has no jar with the class {found[1]}"
-    elif found := _NO_SCHEME.search(text):
-        package = PACKAGES.get(found[1])
-        missing = f"Spark knows no file system {found[1]}://"
+        missing = f"Spark has no jar with the class {match[1]}"
+    elif match := _NO_SCHEME.search(text):
+        package = PACKAGES.get(match[1])
+        missing = f"Spark knows no file system {match[1]}://"
     else:
         return None
     if package is None:
@@ -109,7 +110,7 @@ def _hadoop_version() -> str:
 
 
 def _text(error: Exception) -> str:
-    """All that it says, with the causes that Java lists below the stack."""
+    """The whole text of an error, with the causes that Java lists below the stack."""
     return f"{error}\n{getattr(error, '_stackTrace', None) or ''}"
 
 

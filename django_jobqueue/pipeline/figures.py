@@ -1,7 +1,8 @@
-"""What the past says in figures: pure functions of jobs, each with its columns as a contract.
+"""The tables of the analysis: pure functions of DataFrames of jobs; the columns of each table are a contract.
 
-A job *waited* from the moment it was due until its first attempt began; it *ran* from the begin of its last attempt
-to its end. Percentiles are exact up to ten thousand different values, and within a ten-thousandth of the rank beyond.
+A job *waited* from the time at which it was due until its first attempt began; it *ran* from the begin of its last
+attempt to its end. Percentiles are exact for up to ten thousand different values; for more, the rank may be wrong by
+one ten-thousandth.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HISTORY = "array<struct<ended: string, outcome: string>>"
 
 
 def measured(jobs: DataFrame) -> DataFrame:
-    """Each job with what it ended as and how long it waited and ran, in seconds."""
+    """Each job with how it ended, and how many seconds it waited and ran."""
     due = F.greatest("created_at", F.coalesce("first_start_after", "created_at"))
     failed = F.col("state").isin(*sorted(DEAD)) | (F.col("reason") == FailureReason.EXHAUSTED.value)
     completed = F.col("state") == JobState.COMPLETED.value
@@ -44,8 +45,8 @@ def _seconds(until: str, since: Column) -> Column:
 
 
 def _quantiles(name: str) -> list[Column]:
-    found = F.percentile_approx(name, [*PERCENTILES], ACCURACY)
-    return [found[place].alias(f"{name}_p{round(share * 100)}") for place, share in enumerate(PERCENTILES)]
+    values = F.percentile_approx(name, [*PERCENTILES], ACCURACY)
+    return [values[index].alias(f"{name}_p{round(share * 100)}") for index, share in enumerate(PERCENTILES)]
 
 
 def _summary() -> list[Column]:
@@ -62,19 +63,19 @@ def _summary() -> list[Column]:
 
 
 def by_handler(jobs: DataFrame) -> DataFrame:
-    """Per queue and handler: how many, how they ended, and how long they waited and ran."""
+    """Per queue and handler: how many jobs, how they ended, and how long they waited and ran."""
     return measured(jobs).groupBy("queue", "name").agg(*_summary()).orderBy("queue", "name")
 
 
 def by_time(jobs: DataFrame, unit: str = HOUR, per: Sequence[str] = ("queue", "name")) -> DataFrame:
-    """The same of what ended in each hour or day (UTC), per queue and handler, or per queue alone."""
+    """The same for the jobs that ended in each hour or day (UTC), per queue and handler, or only per queue."""
     ended = measured(jobs).where(F.col("finalized_at").isNotNull())
     timed = ended.withColumn("time", F.date_trunc(unit, "finalized_at"))
     return timed.groupBy("time", *per).agg(*_summary()).orderBy("time", *per)
 
 
 def failures(jobs: DataFrame) -> DataFrame:
-    """Failures by fingerprint, the most frequent first: where, why, how often, and when first and last."""
+    """Failures by fingerprint, the most frequent first: queue, handler, reason, number, first and last time."""
     failed = measured(jobs).where((F.col("failed") == 1) & (F.col("fingerprint") != ""))
     counted = failed.groupBy("fingerprint", "queue", "name", "reason").agg(
         F.count(F.lit(1)).alias("jobs"), F.min("finalized_at").alias("first_at"), F.max("finalized_at").alias("last_at")
@@ -83,9 +84,9 @@ def failures(jobs: DataFrame) -> DataFrame:
 
 
 def blocked(jobs: DataFrame, now: Column) -> DataFrame:
-    """How long keys of ordered queues were blocked, from a job's first failure to its end, and what ended that."""
+    """How long keys of ordered queues were blocked, from a job's first failure to its end, and what released them."""
     ordered = jobs.where(F.col("policy") == ORDERED)
-    first_failure = F.array_min(F.transform(F.from_json("attempts", _HISTORY), lambda one: one["ended"]))
+    first_failure = F.array_min(F.transform(F.from_json("attempts", _HISTORY), lambda attempt: attempt["ended"]))
     since = ordered.withColumn("since", first_failure.try_cast("timestamp")).where(F.col("since").isNotNull())
     over = F.when(F.col("state").isin(*sorted(FINAL - DEAD)), F.col("finalized_at")).otherwise(now)
     how = (
@@ -122,7 +123,7 @@ def _keys(jobs: DataFrame) -> DataFrame:
 
 
 def backlog(jobs: DataFrame, unit: str = HOUR) -> DataFrame:
-    """How many jobs of each queue were sent and not over at the end of each hour or day in which something changed."""
+    """How many jobs of each queue had not ended at the end of each hour or day in which a job was sent or ended."""
     sent = jobs.select("queue", F.date_trunc(unit, "created_at").alias("time"), F.lit(1).alias("change"))
     over = jobs.where(F.col("finalized_at").isNotNull())
     ended = over.select("queue", F.date_trunc(unit, "finalized_at").alias("time"), F.lit(-1).alias("change"))

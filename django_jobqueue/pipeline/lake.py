@@ -1,10 +1,11 @@
-"""The lake: what lies where, which runs can be trusted, and how they are read.
+"""The lake: its folders and files, which runs are verified, and how they are read.
 
-``LAKE/run=ID/day=…/queue=…/*.parquet``. A run is begun with ``_STARTED``, can be trusted with ``_VERIFIED`` and is over
-with ``_DONE``; each is a small JSON document. Spark's readers pass over names that begin with an underscore.
+The files are ``LAKE/run=ID/day=…/queue=…/*.parquet``. Each run has marks, small JSON documents: ``_STARTED`` when it
+begins, ``_VERIFIED`` when its rows were read back and compared, ``_DONE`` when its jobs were deleted from PostgreSQL.
+Spark's readers skip names that begin with an underscore.
 
-On a local file system a mark is on disk, and not in memory alone, when ``mark()`` returns, and so is a run after
-``sync()``. On HDFS marks are synced by its own call; object stores need none.
+On a local file system, ``mark()`` returns when the mark is synced to disk, and ``sync()`` when the run is. On HDFS,
+marks are synced by its own call; object stores need no sync.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .failures import explained
 from .location import is_lake, lake_path, missing_lake, missing_parent, other_folder
 from .syncing import sync, sync_tree
 
-_TYPES: dict[str, DataType] = {  # Spark could parse their names itself, but only once a session is there
+_TYPES: dict[str, DataType] = {  # Spark can parse their names too, but only if a session exists
     "string": StringType(),
     "int": IntegerType(),
     "bigint": LongType(),
@@ -50,8 +51,8 @@ _TYPES: dict[str, DataType] = {  # Spark could parse their names itself, but onl
     "array<string>": ArrayType(StringType()),
 }
 
-# The contract of the lake. Columns may be added: older runs are read with nulls in them. Whatever else changes needs a
-# new version, a function in UPGRADES that makes the old rows look like new ones, and an entry in the changelog.
+# The contract of the lake. Columns may be added: they are null in rows of older runs. Every other change needs a new
+# version, a function in UPGRADES that turns old rows into new ones, and an entry in the changelog.
 SCHEMA_VERSION = 1
 JOB_SCHEMA = StructType(
     [
@@ -63,13 +64,13 @@ UPGRADES: dict[int, Any] = {}  # version → DataFrame of that version → DataF
 PARTITIONED_BY = ("day", "queue")
 
 STARTED, VERIFIED, DONE = "_STARTED", "_VERIFIED", "_DONE"
-WITH_FOLDERS = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})  # others, such as S3, only have names
+WITH_FOLDERS = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})  # others, such as S3, have no folders
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What a run set out to do."""
+    """What a run will archive: the content of its mark ``_STARTED``."""
 
     run: str
     database: str
@@ -81,21 +82,21 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How many rows, and a digest of all their columns: equal proofs mean equal rows, whatever their order."""
+    """The number of rows and a digest of all their columns: equal proofs mean equal rows, in any order."""
 
     rows: int
     digest: int
 
 
 class Lake:
-    """A folder of archive runs, on whatever file system Spark can write to."""
+    """A folder of archive runs, on any file system that Spark can write to."""
 
     def __init__(self, spark: SparkSession, path: str | None = None) -> None:
         self.spark = spark
         self.path = lake_path(path)
         jvm: Any = spark._jvm
         if jvm is None:
-            raise LakeProblem("The lake cannot be reached by Spark Connect.", hint="Use a classic Spark session.")
+            raise LakeProblem("The lake cannot be used with Spark Connect.", hint="Use a classic Spark session.")
         self._jvm = jvm
         self.hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
         self.fs: Any = self.at("").getFileSystem(self.hadoop)
@@ -109,39 +110,39 @@ class Lake:
         return bool(self.fs.exists(self.root) and self.fs.getFileStatus(self.root).isDirectory())
 
     def create(self) -> None:
-        """Make the lake unless it is there. Where there are folders, only the last: the others may be mistyped."""
+        """Create the lake if it does not exist, but not its parent folder: a missing parent may be a mistyped path."""
         if self.exists():
             return
         if self.scheme in WITH_FOLDERS and not self.fs.exists(self.root.getParent()):
             raise missing_parent(self.path)
         if not self.fs.mkdirs(self.root):
-            raise LakeProblem(f"The lake {self.path} could not be created.", hint="Is it allowed to this user?")
+            raise LakeProblem(f"The lake {self.path} could not be created.", hint="Allow this user to create it.")
 
     # ------------------------------------------------------------------------------------------------------- runs
 
     def runs(self) -> list[str]:
-        """Every run, also those that are not verified, oldest first. Raises ``LakeProblem`` if there is no lake."""
+        """All runs, also unverified ones, the oldest first. Raises ``LakeProblem`` if there is no lake."""
         names = [name for name, is_folder in self._names().items() if is_folder]
         return sorted(name.removeprefix("run=") for name in names if name.startswith("run="))
 
     def check(self) -> Lake:
-        """Raise ``LakeProblem`` if there is no lake, or if this is a folder of other things."""
+        """Raise ``LakeProblem`` if there is no lake, or if the folder holds other files."""
         if not is_lake(self._names()):
             raise other_folder(self.path)
         return self
 
     def _names(self) -> dict[str, bool]:
-        """What lies in the lake, and whether it is a folder."""
+        """The names in the lake, and whether each is a folder."""
         if not self.exists():
             raise missing_lake(self.path)
         return {status.getPath().getName(): status.isDirectory() for status in self.fs.listStatus(self.at(""))}
 
     def verified(self) -> dict[str, Document]:
-        """The runs that can be trusted, each with what its mark says."""
+        """The verified runs, each with the document of its mark."""
         return {run: self.marked(run, VERIFIED) for run in self.runs() if self.has(run, VERIFIED)}
 
     def sync(self, run: str) -> None:
-        """Have every file and folder of a run on disk; ``LakeProblem`` if that fails. Nothing to do on other stores."""
+        """Sync every file and folder of a run to disk, on a local file system. Raises ``LakeProblem``."""
         if self.here is None:
             return
         try:
@@ -150,14 +151,14 @@ class Lake:
             raise _not_synced(error, "Nothing of this run was deleted from PostgreSQL.") from error
 
     def begin(self, database: str, cutoff: datetime, queues: list[str], without: list[str]) -> Started:
-        """A new run; its name says when it began, and no two are alike."""
+        """Begin a run; its name is the time and a random suffix."""
         run = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{uuid4().hex[:8]}"
         started = Started(run, database, cutoff.isoformat(), queues, without)
         self.mark(run, STARTED, asdict(started))
         return started
 
     def started(self, run: str) -> Started | None:
-        """What a run set out to do, if it came so far as to say so."""
+        """What a run will archive; ``None`` if it was killed before it wrote its first mark."""
         return Started(**self.marked(run, STARTED)) if self.has(run, STARTED) else None
 
     def folder(self, run: str) -> str:
@@ -172,7 +173,7 @@ class Lake:
         return bool(self.fs.exists(self.at(f"run={run}/{mark}")))
 
     def mark(self, run: str, mark: str, document: Document) -> None:
-        """Whole or not at all, and durable: it is written under another name first, synced and then renamed."""
+        """Write a mark, complete and synced, or not at all: it is written as a draft, synced and renamed."""
         self.write(f"run={run}/_draft{mark}", json.dumps(document, indent=2).encode())
         self._sync_file(f"run={run}/_draft{mark}", mark)
         if not self.fs.rename(self.at(f"run={run}/_draft{mark}"), self.at(f"run={run}/{mark}")):
@@ -185,7 +186,7 @@ class Lake:
         except ValueError as error:
             raise LakeProblem(
                 f"{self.folder(run)}/{mark} is damaged: it is not JSON.",
-                hint="Check the disk. A run that is damaged can be moved out of the lake.",
+                hint="Check the disk. A damaged run can be moved out of the lake.",
             ) from error
         return document
 
@@ -195,7 +196,9 @@ class Lake:
         stream = self.fs.create(self.at(place), True)
         try:
             stream.write(bytearray(content))
-            if stream.hasCapability("hsync"):  # HDFS; where it is missing, a file is synced by us or needs no sync
+            if stream.hasCapability(
+                "hsync"
+            ):  # on HDFS; local files are synced by _sync_file(), object stores need no sync
                 stream.hsync()
         finally:
             stream.close()
@@ -208,17 +211,17 @@ class Lake:
             stream.close()
 
     def _sync_file(self, place: str, mark: str) -> None:
-        """A file on disk with its name, and with the checksum that Hadoop writes beside it."""
+        """Sync a file, the checksum that Hadoop writes beside it, and the folder that holds their names."""
         if self.here is None:
             return
         path = self.here / place
         checksum = path.with_name(f".{path.name}.crc")
         try:
-            for one in (path, *([checksum] if checksum.exists() else []), path.parent):
-                sync(one)
+            for target in (path, *([checksum] if checksum.exists() else []), path.parent):
+                sync(target)
         except OSError as error:
-            kept = "Its jobs are deleted, and safe" if mark == DONE else "Nothing of this run was deleted"
-            raise _not_synced(error, f"{kept}.") from error
+            consequence = "Its jobs are deleted, and safe" if mark == DONE else "Nothing of this run was deleted"
+            raise _not_synced(error, f"{consequence}.") from error
 
     def at(self, place: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{place}" if place else self.path)
@@ -230,17 +233,17 @@ class Lake:
         return self._rows([run]).select(*JOB_SCHEMA.fieldNames())
 
     def read(self, verified: Mapping[str, Document] | None = None) -> DataFrame:
-        """Every job of the lake once: the verified runs, and of each id the newest record, with its ``run``."""
+        """Every job of the lake once: of each id the newest record in the verified runs, with its ``run``."""
         versions: dict[int, list[str]] = defaultdict(list)
         for run, document in (self.verified() if verified is None else verified).items():
             versions[_version(run, document)].append(run)
-        found = [_upgraded(self._rows(runs), version) for version, runs in sorted(versions.items())]
-        if not found:
+        parts = [_upgraded(self._rows(runs), version) for version, runs in sorted(versions.items())]
+        if not parts:
             return self.spark.createDataFrame([], _WITH_RUN)
-        return newest_by_id(reduce(DataFrame.unionByName, found))
+        return newest_by_id(reduce(DataFrame.unionByName, parts))
 
     def _rows(self, runs: list[str]) -> DataFrame:
-        """The schema is given, not guessed: a queue named 007 is a text, and a column that an old run lacks is null."""
+        """Read with a fixed schema: a queue named 007 stays text, and a column that an old run lacks is null."""
         reader = self.spark.read.schema(_WITH_RUN).option("basePath", self.path)
         return reader.parquet(*map(self.folder, runs)).select(*_WITH_RUN.fieldNames())
 
@@ -257,7 +260,7 @@ def _version(run: str, document: Document) -> int:
     version = int(document["schema_version"])
     if version > SCHEMA_VERSION:
         raise LakeProblem(
-            f"Run {run} was written by a newer django-jobqueue (schema {version}, this knows {SCHEMA_VERSION}).",
+            f"Run {run} was written by a newer django-jobqueue (schema {version}, this version reads up to {SCHEMA_VERSION}).",
             hint="Upgrade django-jobqueue before you read this lake.",
         )
     return version
@@ -275,24 +278,24 @@ def _upgraded(rows: DataFrame, version: int) -> DataFrame:
 
 
 def read_lake(spark: SparkSession, path: str | None = None) -> DataFrame:
-    """Every archived job once, from the runs that were verified; the schema is ``JOB_SCHEMA`` and the ``run``.
+    """Every archived job once, from the verified runs; the schema is ``JOB_SCHEMA`` and the column ``run``.
 
     ``path`` is a folder or a URL that Spark can read, by default ``JOBQUEUE["LAKE"]``. Raises ``LakeProblem`` if there
-    is no lake, or for runs of a newer version.
+    is no lake, or if a run was written by a newer version.
     """
     with explained(f"the lake {lake_path(path)}"):
         return Lake(spark, path).check().read()
 
 
 def newest_by_id(jobs: DataFrame) -> DataFrame:
-    """Of each job the record that ended last; a job is in two runs if it was retried between them."""
+    """Of each job the record with the latest end; a job is in two runs if an operator retried it between them."""
     newest = Window.partitionBy("id").orderBy(F.col("finalized_at").desc(), F.col("run").desc())
     ranked = jobs.withColumn("rank", F.row_number().over(newest))
     return ranked.where(F.col("rank") == 1).drop("rank")
 
 
 def proof() -> list[Column]:
-    """What makes a :class:`Proof`: observed while rows are written, and computed again from what was written."""
+    """The columns of a :class:`Proof`: observed while rows are written, and computed again from the files."""
     digest = F.bit_xor(F.xxhash64(*JOB_SCHEMA.fieldNames()))
     return [F.count(F.lit(1)).alias("rows"), F.coalesce(digest, F.lit(0)).alias("digest")]
 
@@ -300,5 +303,5 @@ def proof() -> list[Column]:
 def _not_synced(error: OSError, consequence: str) -> LakeProblem:
     return LakeProblem(
         f"{error.filename} could not be synced to disk: {error.strerror}.",
-        hint=f"{consequence} Check the disk, then run the archive again: it goes on where this one stopped.",
+        hint=f"{consequence} Check the disk, then run the archive again: it continues where this one stopped.",
     )

@@ -1,4 +1,4 @@
-"""Where the lake is, and what can be known of it before Spark has started."""
+"""The path of the lake, and the checks that need no Spark."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pyspark.sql import SparkSession
 from ..conf import get_settings
 from ..exceptions import InvalidOption, LakeProblem
 
-# Each of these may say that a path without a scheme is not a local one: then only Spark knows.
+# If one of these is set, a path without a scheme may not be local; then only Spark can check it.
 _SETTINGS_OF_SPARK = (
     "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT",
 )  # fmt: skip
 
 
-def lake_path(given: str | None) -> str:
-    """Where the lake is: as given, or as the settings say. Raises ``InvalidOption``."""
-    if given is not None and not given.strip():
-        raise InvalidOption("lake", "the path is empty", hint="Is a variable of the shell not set?")
-    path = given or get_settings().LAKE
+def lake_path(path: str | None) -> str:
+    """This path, or the one of the settings. Raises ``InvalidOption`` if there is none."""
+    if path is not None and not path.strip():
+        raise InvalidOption("lake", "the path is empty", hint="If it is a shell variable, check that it is set.")
+    path = path or get_settings().LAKE
     if not path:
         raise InvalidOption("lake", "no path is configured", hint="Give --lake, or set JOBQUEUE['LAKE'].")
     return path.rstrip("/") or "/"
 
 
 def check_folder(path: str, *, to_write: bool = False, holds_runs: bool = False) -> None:
-    """Raise ``LakeProblem`` for a lake that cannot be used, as far as that can be known before Spark starts.
+    """Raise ``LakeProblem`` if the lake cannot be used, as far as that can be checked before Spark starts.
 
-    ``to_write`` is for the archive: it may create the lake, in a folder that exists. ``holds_runs`` is for those that
-    read: a folder with other things in it and no run of an archive is another one than was meant.
+    ``to_write`` is for the archive, which may create the lake in a folder that exists. ``holds_runs`` is for readers:
+    a folder that holds other files and no run of an archive is probably a mistyped path.
     """
     folder = _local_folder(path)
     if folder is None:
@@ -53,14 +53,14 @@ def check_folder(path: str, *, to_write: bool = False, holds_runs: bool = False)
 
 
 def is_lake(names: Iterable[str]) -> bool:
-    """Whether these names are those in a lake. One that is new is empty, or the root of a disk."""
+    """Whether a folder with these names is a lake: it has runs, or it is new and empty, or the root of a disk."""
     visible = [name for name in names if name[0] not in "._" and name != "lost+found"]
     return not visible or any(name.startswith("run=") for name in visible)
 
 
 def _local_folder(path: str) -> Path | None:
-    if found := re.fullmatch(r"file:(?://)?(/.*)", path):
-        return Path(found[1])
+    if match := re.fullmatch(r"file:(?://)?(/.*)", path):
+        return Path(match[1])
     if re.match(r"[A-Za-z][\w+.-]*:", path) or SparkSession.getActiveSession() is not None:
         return None
     return None if any(os.environ.get(name) for name in _SETTINGS_OF_SPARK) else Path(path)
@@ -74,7 +74,7 @@ def missing_lake(path: str) -> LakeProblem:
 
 def other_folder(path: str) -> LakeProblem:
     return LakeProblem(
-        f"{path} is no lake: it holds other files, and no run of an archive.",
+        f"{path} is not a lake: it holds other files, and no run of an archive.",
         hint="Correct --lake or JOBQUEUE['LAKE'].",
     )
 

@@ -1,9 +1,9 @@
-"""The order audit: did the jobs of each key run one after another, as they were sent? Pure functions of jobs.
+"""Breaches of the order of keys, as pure functions of DataFrames of jobs.
 
-Three things would be breaches. Two attempts of a key *overlapped*. A job began while another of its key had begun and
-was not over, waiting for its retry or for a person: an *interruption*. Or a job began before an earlier one that its
-claim could see and that was due: an *overtaking*. That a claim could see it, is proved by transactions: the sender's
-was over before the oldest one that the claim's snapshot knew to be under way.
+There are three kinds. An *overlap*: two attempts of a key ran at the same time. An *interruption*: a job began while an
+earlier started job of its key had not ended, because it waited for its retry or for an operator. An *overtaking*: a
+job began before an earlier job of its key that was due and visible to its claim. The earlier job was visible if its
+sender's transaction was older than the oldest transaction that was open when the later job was claimed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BREACH = (
     "kind", "queue", "singleton_key", "first_id", "first_seq", "first_from", "first_until", "second_id", "second_seq",
     "second_from",
 )  # fmt: skip
-# A delayed job may become due between the moment a claim looks at its lane and the moment it writes its own time.
+# A delayed job may become due after a claim has looked at the lane and before the claim writes its time.
 DUE_FOR_SECONDS = 10
 
 _KEY = ("queue", "singleton_key")
@@ -33,48 +33,48 @@ _HISTORY = "array<struct<attempt: int, started: string, ended: string>>"
 
 
 def _open() -> Column:
-    """The end of what is not over; a function, because Spark makes columns only while a session is there."""
+    """The end of a job that has not ended; a function, because Spark makes columns only if a session exists."""
     return F.to_timestamp(F.lit("9999-01-01"))
 
 
 def breaches_of_order(jobs: DataFrame) -> DataFrame:
-    """Every breach with both jobs; the first is the one that should have gone before, or alone."""
+    """Every breach with both jobs; the first is the job that should have run before the second, or alone."""
     laned = jobs.where(F.col("policy").isin(*sorted(LANED))).select(*COLUMNS)
     ordered = laned.where(F.col("policy") == ORDERED)
     overlapping = overlaps(attempts_of(laned))
     pairs = overlapping.select("first_id", "second_id")
     interrupting = interruptions(ordered).join(pairs, ["first_id", "second_id"], "left_anti")
-    found = [overlapping, interrupting.select(*BREACH), overtakings(ordered)]
-    return reduce(DataFrame.unionByName, found).select(*BREACH)
+    breaches = [overlapping, interrupting.select(*BREACH), overtakings(ordered)]
+    return reduce(DataFrame.unionByName, breaches).select(*BREACH)
 
 
 def attempts_of(jobs: DataFrame) -> DataFrame:
-    """Each attempt with its begin and its end; one that still runs ends in the far future."""
-    failed = jobs.withColumn("one", F.explode(F.from_json("attempts", _HISTORY))).select(
+    """Each attempt with its begin and its end; an attempt that still runs ends in the far future."""
+    failed = jobs.withColumn("failed", F.explode(F.from_json("attempts", _HISTORY))).select(
         *_KEY,
         "id",
         "seq",
-        F.col("one.attempt").alias("attempt"),
-        F.col("one.started").try_cast("timestamp").alias("began_at"),
-        F.col("one.ended").try_cast("timestamp").alias("ended_at"),
+        F.col("failed.attempt").alias("attempt"),
+        F.col("failed.started").try_cast("timestamp").alias("began_at"),
+        F.col("failed.ended").try_cast("timestamp").alias("ended_at"),
     )
     last = jobs.where(F.col("state").isin(JobState.COMPLETED.value, *sorted(RUNNING))).select(
         *_KEY, "id", "seq", "attempt", F.col("assigned_at").alias("began_at"), F.col("finalized_at").alias("ended_at")
     )
     known = failed.unionByName(last).where(F.col("began_at").isNotNull())
-    # A worker thought lost may still complete: then its attempt was written down twice, and the later end counts.
+    # A worker that was declared lost may still complete: then its attempt is recorded twice, and the later end counts.
     ended = F.max(F.coalesce("ended_at", _open())).alias("ended_at")
     merged = known.groupBy(*_KEY, "id", "seq", "attempt").agg(F.min("began_at").alias("began_at"), ended)
     return merged.select(*_KEY, "id", "seq", "attempt", "began_at", "ended_at")
 
 
 def overlaps(attempts: DataFrame) -> DataFrame:
-    """Attempts of one key that began before another of it, begun earlier, had ended."""
+    """Attempts that began before an earlier attempt of their key had ended."""
     return _begun_inside(attempts, "overlap")
 
 
 def interruptions(jobs: DataFrame) -> DataFrame:
-    """Jobs that began while another of their key, begun earlier, still blocked it: ordered queues only."""
+    """Jobs of ordered queues that began while an earlier started job of their key had not ended."""
     over = F.col("state").isin(*sorted(FINAL - DEAD))
     blocking = jobs.where(F.col("started_at").isNotNull()).select(
         *_KEY,
@@ -87,11 +87,11 @@ def interruptions(jobs: DataFrame) -> DataFrame:
 
 
 def _begun_inside(spans: DataFrame, kind: str) -> DataFrame:
-    """Spans of a key that begin inside an earlier one: compared with the one of those before that ends last."""
+    """Spans that begin inside an earlier span of their key; each is compared with the earlier span that ends last."""
     before = Window.partitionBy(*_KEY).orderBy("began_at", "ended_at", "seq").rowsBetween(Window.unboundedPreceding, -1)
     span = F.struct("ended_at", "began_at", "id", "seq")
-    found = spans.withColumn("other", F.max(span).over(before)).where(F.col("began_at") < F.col("other.ended_at"))
-    return found.select(
+    inside = spans.withColumn("other", F.max(span).over(before)).where(F.col("began_at") < F.col("other.ended_at"))
+    return inside.select(
         F.lit(kind).alias("kind"),
         *_KEY,
         F.col("other.id").alias("first_id"),
@@ -105,11 +105,11 @@ def _begun_inside(spans: DataFrame, kind: str) -> DataFrame:
 
 
 def overtakings(jobs: DataFrame) -> DataFrame:
-    """Jobs that began before an earlier one of their key that was visible to their claim, and due.
+    """Jobs that began before an earlier job of their key that was due and visible to their claim.
 
-    Pairs are made only where something began out of the order of sends, which a late commit or a delay explains.
+    Only jobs that began out of the order of sends are compared; a late commit or a delay may explain them.
     """
-    left = F.coalesce("started_at", "finalized_at", _open())  # when it no longer waited for its first attempt
+    left = F.coalesce("started_at", "finalized_at", _open())  # when it stopped waiting for its first attempt
     waiting = jobs.withColumn("left_at", left)
     in_key = Window.partitionBy(*_KEY).orderBy("left_at", "seq")
     later = in_key.rowsBetween(1, Window.unboundedFollowing)

@@ -1,4 +1,4 @@
-"""Telling how far a long work has come."""
+"""Progress of long operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is being done, and how much of it is: tasks of Spark, or jobs."""
+    """The current stage, and how much of it is done: Spark tasks, jobs or tables."""
 
     stage: str
     done: int = 0
@@ -35,14 +35,14 @@ def tell_nobody(_: Progress) -> None:
 
 @contextmanager
 def watched(spark: SparkSession, stage: str, tell: Tell) -> Iterator[None]:
-    """While Spark works inside, tell how many of its tasks are done."""
+    """Report how many of Spark's tasks are done, while Spark runs inside this context."""
     tell(Progress(stage))
     over = threading.Event()
 
     def watch() -> None:
         tracker = spark.sparkContext.statusTracker()
         while not over.wait(EVERY_SECONDS):
-            with suppress(Exception):  # a stage may end while it is looked at
+            with suppress(Exception):  # a stage may end while its tasks are counted
                 done, total = _tasks(tracker)
                 if total:
                     tell(Progress(stage, done, total, "tasks"))

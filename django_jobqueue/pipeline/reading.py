@@ -26,14 +26,14 @@ from ..text import check_queue_name
 from . import datasource
 from .datasource import COLUMNS, FORMAT, LIGHT, JobDataSource
 
-cloudpickle.register_pickle_by_value(datasource)  # type: ignore[no-untyped-call] # executors need not have this package
+cloudpickle.register_pickle_by_value(datasource)  # type: ignore[no-untyped-call] # executors do not need this package
 
 _KEYWORDS = frozenset(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())
 
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """What the jobs were at one moment, for as long as the transaction that keeps it is open."""
+    """A snapshot of the job table, valid as long as the transaction that exported it is open."""
 
     id: str
     using: str
@@ -41,9 +41,9 @@ class JobSnapshot:
 
 @contextmanager
 def job_snapshot(*, using: str | None = None) -> Iterator[JobSnapshot]:
-    """Let all reads inside see the jobs as they are now: ``read_jobs(spark, snapshot=…)``.
+    """Let ``read_jobs(spark, snapshot=…)`` inside this context see the jobs as they are now.
 
-    Keep it short: while it is open, PostgreSQL keeps every row that anybody deletes or changes.
+    Keep the context short: as long as it is open, PostgreSQL keeps all old versions of rows that change.
     """
     using = database(using)
     with kept_open(using, psycopg.IsolationLevel.REPEATABLE_READ) as connection:
@@ -53,7 +53,7 @@ def job_snapshot(*, using: str | None = None) -> Iterator[JobSnapshot]:
 
 @contextmanager
 def kept_open(using: str, isolation: psycopg.IsolationLevel) -> Iterator[psycopg.Connection[Any]]:
-    """A transaction on a connection of its own, that no timeout of idle ones ends; a pooler leaves it alone too."""
+    """A transaction on its own connection, which no timeout for idle transactions and no pooler ends."""
     with connections[using].wrap_database_errors, psycopg.connect(conninfo_of(using)) as connection:
         connection.isolation_level = isolation
         connection.read_only = True
@@ -80,8 +80,8 @@ def read_jobs(
 ) -> DataFrame:
     """The jobs of PostgreSQL as a DataFrame, without ``data`` and ``output`` unless ``columns`` names them.
 
-    The filters work in PostgreSQL; whatever ``where()`` says later works in Spark. Without a ``snapshot`` each part is
-    read as it is when its turn comes. Raises ``InvalidOption`` for what does not exist.
+    The filters run in PostgreSQL; a later ``where()`` runs in Spark. Without a ``snapshot``, each task reads its part
+    as it is when the task runs. Raises ``InvalidOption`` for a column or a state that does not exist.
     """
     moments = {
         "created_after": created_after,
@@ -90,11 +90,11 @@ def read_jobs(
         "finalized_before": finalized_before,
     }
     options = {
-        "columns": _listed(_check_column(one) for one in columns),
-        "queue": _listed(check_queue_name(one) for one in _several(queue)),
-        "state": _listed(check_state(one) for one in _several(state)),
-        "policy": _listed(_several(policy)),
-        "name": _listed(_several(name)),
+        "columns": _as_json(_check_column(column) for column in columns),
+        "queue": _as_json(check_queue_name(each) for each in _as_list(queue)),
+        "state": _as_json(check_state(each) for each in _as_list(state)),
+        "policy": _as_json(_as_list(policy)),
+        "name": _as_json(_as_list(name)),
         **{option: check_moment(moment).isoformat() for option, moment in moments.items() if moment is not None},
     }
     if snapshot is not None:
@@ -112,9 +112,9 @@ def load(
     condition: str = "",
     rest: float = 0.0,
 ) -> DataFrame:
-    """The format with these options, bound to a database of the project; ``condition`` is SQL of ours.
+    """Read the format with these options from a database of the project; ``condition`` is trusted SQL.
 
-    Tasks ``rest`` that many seconds for each second of work, to leave the machine and the server to others.
+    Tasks pause ``rest`` seconds for each second of work, to leave the machine and the server to other processes.
     """
     number = partitions or 2 * spark.sparkContext.defaultParallelism
     reader = spark.read.format(bound(spark, using, condition, rest)).option("partitions", number)
@@ -122,19 +122,19 @@ def load(
 
 
 def register(spark: SparkSession) -> None:
-    """Let ``format("jobqueue")`` work in this session, to read and to write."""
+    """Register ``format("jobqueue")`` in this session, for reading and writing."""
     body = {"commit": staged_commit(), "max_bytes": get_settings().MAX_DATA_BYTES}
     try:
         spark.dataSource.register(type("RegisteredJobDataSource", (JobDataSource,), body))
     except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # by another session of this process
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # another session of this process registered it
             raise
 
 
 def bound(spark: SparkSession, using: str, condition: str = "", rest: float = 0.0) -> str:
-    """Register the format with the connection inside, and return its name: no plan and no page shows what it holds.
+    """Register the format bound to a connection, and return its name: plans and Spark's pages show no password.
 
-    Its name is new each time, because a session refuses a name that another one has registered.
+    The name is new each time, because a session refuses a name that another session has registered.
     """
     name = f"{FORMAT}_{using}_{uuid4().hex[:8]}"
     body = {
@@ -150,30 +150,30 @@ def bound(spark: SparkSession, using: str, condition: str = "", rest: float = 0.
 
 
 def conninfo_of(using: str) -> str:
-    """How to reach a database of the project from elsewhere.
+    """The connection string of a database of the project, for other machines.
 
-    What libpq found in its environment, a service file or a password file is written out, because an executor has
-    none of these.
+    It contains what libpq read from its environment, a service file or a password file, because executors have none of
+    these.
     """
     wrapper = connections[using]
     wrapper.ensure_connection()
-    given = wrapper.get_connection_params()
-    parts = {name: value for name, value in given.items() if name in _KEYWORDS and value not in (None, "")}
+    params = wrapper.get_connection_params()
+    parts = {name: value for name, value in params.items() if name in _KEYWORDS and value not in (None, "")}
     info = wrapper.connection.info
-    found = {"host": info.host, "port": info.port, "user": info.user, "dbname": info.dbname, "password": info.password}
-    parts |= {name: value for name, value in found.items() if value}
+    used = {"host": info.host, "port": info.port, "user": info.user, "dbname": info.dbname, "password": info.password}
+    parts |= {name: value for name, value in used.items() if value}
     if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
         parts["options"] = f"{parts.get('options', '')} -c role={role}".strip()
     return make_conninfo(**parts, application_name="django_jobqueue pipeline")
 
 
-def _several(value: str | Iterable[str]) -> list[str]:
+def _as_list(value: str | Iterable[str]) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def _listed(values: Iterable[str]) -> str:
-    found = list(values)
-    return json.dumps(found) if found else ""
+def _as_json(values: Iterable[str]) -> str:
+    listed = list(values)
+    return json.dumps(listed) if listed else ""
 
 
 def _check_column(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The report: one HTML page with everything in it, that one can mail. It holds no data of jobs."""
+"""The report of the analysis: one self-contained HTML page, without the data of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .analyzing import Analysis
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 860, 220, 56, 24
-COLOURS = 6  # of lines; further queues are summed up as others
+COLOURS = 6  # queues in a chart; the page says how many smaller ones there are
 SHOWN = 200  # rows of a table
 
 STYLE = """
@@ -39,7 +39,7 @@ svg { width: 100%; height: auto; display: block; } svg text { fill: var(--soft);
 
 
 def html(analysis: Analysis) -> str:
-    """The whole page."""
+    """The whole page as text."""
     tables, unit = analysis.tables, analysis.unit
     parts = [
         f"<h1>Jobs until {analysis.at:%Y-%m-%d %H:%M} UTC</h1>",
@@ -135,7 +135,7 @@ def _cell(value: Any, name: str) -> str:
 
 
 def _lines(rows: Sequence[dict[str, Any]], *names: str) -> str:
-    """A line per queue over time, of the sum of these figures."""
+    """A chart with a line per queue over time: the sum of these columns."""
     series: dict[str, dict[datetime, float]] = defaultdict(dict)
     for row in rows:
         series[row["queue"]][row["time"]] = sum(row[name] or 0 for name in names)

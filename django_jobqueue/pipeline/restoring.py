@@ -27,25 +27,25 @@ from .progress import Progress, Tell, tell_nobody, watched
 from .session import given_or_started
 
 AT_ONCE = 1_000
-MOST = 100_000  # they pass through this process
+MOST = 100_000  # jobs of one call, because they pass through this process
 _COLUMNS = ("id", "queue", "name", "singleton_key", "group_key", "priority", "tags", "data", "seq", "without")
 
 
 @dataclass(slots=True)
 class Restored:
-    """The origin of each new job and its id; ``refused`` origins were sent again before, or have no place now."""
+    """The origin and id of each new job; ``refused`` origins were restored before, or the policy refused them."""
 
     sent: dict[UUID, UUID] = field(default_factory=dict)
     refused: list[UUID] = field(default_factory=list)
     found: int = 0
     lake: str = ""
-    lake_runs: int = 0  # that are verified
-    lake_jobs: int = 0  # in all of them
+    lake_runs: int = 0  # verified runs in the lake
+    lake_jobs: int = 0  # records in all of these runs
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which archived jobs are meant: all conditions together."""
+    """Which archived jobs to restore: those that meet all conditions."""
 
     ids: tuple[UUID, ...] = ()
     queue: str | None = None
@@ -57,8 +57,8 @@ class Choice:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        chosen_by = (self.ids, self.queue, self.state, self.key, self.name, self.finalized_after, self.finalized_before)
-        if all(one in (None, ()) for one in chosen_by):
+        filters = (self.ids, self.queue, self.state, self.key, self.name, self.finalized_after, self.finalized_before)
+        if all(value in (None, ()) for value in filters):
             raise InvalidOption("ids", "restore needs ids or filters")
         for moment in (self.finalized_after, self.finalized_before):
             if moment is not None:
@@ -90,15 +90,15 @@ def restore_jobs(
 ) -> Restored:
     """Send archived jobs again, in the order in which they were sent, to their queue or to ``to``.
 
-    Each is a new job with the options its queue has now, and names its origin in ``source_id``, ``source_queue`` and
-    ``source_key``. Repeating it sends nothing twice while the first copy is there, unless ``again`` says so. Raises
-    ``InvalidOption``, also when the data was left out of the lake, ``JobNotFound``, ``QueueNotFound``,
-    ``SparkUnavailable`` and ``LakeProblem``, also when there is no lake.
+    Each is a new job with the options that its queue has now, and names its origin in ``source_id``, ``source_queue``
+    and ``source_key``. A repeated restore does not send a job again while the first copy exists, unless ``again`` is
+    true. Raises ``InvalidOption``, also if the data was left out of the lake, ``JobNotFound``, ``QueueNotFound``,
+    ``SparkUnavailable``, and ``LakeProblem``, also if there is no lake.
     """
     using = database(using)
     target = None if to is None else queue_name(to)
     choice = Choice(
-        ids=tuple(as_uuid(one) for one in ids),
+        ids=tuple(as_uuid(id) for id in ids),
         queue=None if queue is None else queue_name(queue),
         state=tuple(state),
         key=key,
@@ -113,8 +113,8 @@ def restore_jobs(
         find_queue(needed, using)  # raises, and names the queues that exist
     restored = Restored(lake=lake_path(lake))
     check_folder(restored.lake, holds_runs=True)
-    with explained(f"the lake {restored.lake}"), given_or_started(spark, master) as own:
-        rows = _collected(Lake(own, restored.lake), choice, restored, tell)
+    with explained(f"the lake {restored.lake}"), given_or_started(spark, master) as session:
+        rows = _collected(Lake(session, restored.lake), choice, restored, tell)
     if not rows and choice.queue is not None and choice.queue not in known:
         find_queue(choice.queue, using)  # raises, and names the queues that exist
     _check(rows, choice, target, using)
@@ -125,7 +125,7 @@ def restore_jobs(
 
 
 def chosen(jobs: DataFrame, choice: Choice) -> DataFrame:
-    """The archived jobs that are meant, in the order of their sends."""
+    """The archived jobs to restore, in the order in which they were sent."""
     if choice.ids:
         jobs = jobs.where(F.col("id").isin(*map(str, choice.ids)))
     for column, value in (("queue", choice.queue), ("singleton_key", choice.key), ("name", choice.name)):
@@ -148,18 +148,16 @@ def _collected(lake: Lake, choice: Choice, restored: Restored, tell: Tell) -> li
 
 
 def _check(rows: list[Row], choice: Choice, target: str | None, using: str) -> None:
-    """Before anything is sent."""
+    """Raise if these jobs cannot be sent, before the first is sent."""
     if len(rows) > MOST:
-        raise InvalidOption(
-            "limit", f"more than {MOST:,} jobs are meant", hint="Restore them in parts: --limit, --queue."
-        )
+        raise InvalidOption("limit", f"more than {MOST:,} jobs match", hint="Restore them in parts: --limit, --queue.")
     missing = set(choice.ids) - {UUID(row.id) for row in rows}
     if missing and choice.limit is None:
         raise JobNotFound(sorted(missing))
     redacted = [row.id for row in rows if "data" in (row.without or ())]
     if redacted:
         raise InvalidOption(
-            "ids", f"the data of {len(redacted)} of them was left out of the lake, for example {redacted[0]}"
+            "ids", f"the data of {len(redacted)} of these jobs was left out of the lake, for example {redacted[0]}"
         )
     for queue in {row.queue for row in rows} if target is None else ():
         find_queue(queue, using)
@@ -167,28 +165,28 @@ def _check(rows: list[Row], choice: Choice, target: str | None, using: str) -> N
 
 def _send(rows: list[Row], target: str | None, again: bool, restored: Restored, tell: Tell, using: str) -> None:
     done = 0
-    for queue, some in _by_queue(rows, target):
-        sources = [Source(UUID(row.id), row.queue, row.singleton_key) for row in some]
-        items = [_item(row, again) for row in some]
+    for queue, batch in _batches(rows, target):
+        sources = [Source(UUID(row.id), row.queue, row.singleton_key) for row in batch]
+        items = [_item(row, again) for row in batch]
         answers = services.send_again(queue, items, sources, using=using)
         for source, new in zip(sources, answers, strict=True):
             if new is None:
                 restored.refused.append(source.id)
             else:
                 restored.sent[source.id] = new
-        done += len(some)
+        done += len(batch)
         tell(Progress("sending", done, len(rows), "jobs"))
 
 
-def _by_queue(rows: list[Row], target: str | None) -> Iterable[tuple[str, list[Row]]]:
+def _batches(rows: list[Row], target: str | None) -> Iterable[tuple[str, list[Row]]]:
     queues: dict[str, list[Row]] = {}
     for row in rows:
         queues.setdefault(target or row.queue, []).append(row)
-    return ((queue, mine[at : at + AT_ONCE]) for queue, mine in queues.items() for at in range(0, len(mine), AT_ONCE))
+    return ((name, mine[at : at + AT_ONCE]) for name, mine in queues.items() for at in range(0, len(mine), AT_ONCE))
 
 
 def _item(row: Row, again: bool) -> dict[str, Any]:
-    """The id follows from the origin's, so that a restore that was killed can simply be repeated."""
+    """A job to send; its id is derived from the id of its origin, so that a killed restore can be repeated."""
     return {
         "id": uuid7() if again else uuid5(UUID(row.id), "restored"),
         "data": None if row.data is None else json.loads(row.data),

@@ -1,4 +1,4 @@
-"""A Spark session: the one that is there, or one of our own with settings that suit."""
+"""The Spark session: the active one, or a new one with suitable settings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any
 from ..conf import get_settings
 from ..exceptions import SparkUnavailable
 
-LOCAL = "local[*,4]"  # plain local[*] never tries a task again
+LOCAL = "local[*,4]"  # local[*] alone does not retry a failed task
 JAVA_AT_LEAST = 17
 EXECUTOR_SECONDS = 60.0
-SHUFFLED = 16  # parts of what is shuffled on one machine: Spark's own 200 is for a cluster
+SHUFFLED = 16  # partitions of a shuffle on one machine; Spark's default of 200 is for a cluster
 
 try:
     from pyspark import SparkConf, SparkContext
@@ -31,21 +31,20 @@ except ImportError as error:
         f"This needs PySpark ({error}).", hint="Install it: pip install 'django-jobqueue[spark]'."
     ) from error
 
-from .failures import explained  # noqa: E402  (it needs PySpark itself)
+from .failures import explained  # noqa: E402  (it imports PySpark)
 
 
 def given_or_started(spark: SparkSession | None, master: str | None) -> AbstractContextManager[SparkSession]:
-    """The session of the caller, which is left as it is, or one of our own."""
+    """The session of the caller, which is not stopped, or :func:`spark_session`."""
     return spark_session(master) if spark is None else nullcontext(spark)
 
 
 @contextmanager
 def spark_session(master: str | None = None, *, config: dict[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session that works in UTC: a view on the one that is active, else a new one that is stopped at the end.
+    """A session that uses UTC: a view of the active session, or a new session that is stopped at the end.
 
-    A master given by ``spark-submit`` is never overridden; otherwise it is ``master``, or ``local[*,4]``. Raises
-    ``SparkUnavailable`` without Java 17 or later, when Spark cannot start, or when a cluster gives no executor within a
-    minute.
+    The master is the one of ``spark-submit``, or else ``master``, or else ``local[*,4]``. Raises ``SparkUnavailable``
+    without Java 17 or later, if Spark cannot start, or if a cluster provides no executor within a minute.
     """
     active = SparkSession.getActiveSession()
     if active is None:
@@ -65,13 +64,13 @@ def spark_session(master: str | None = None, *, config: dict[str, str] | None = 
 
 
 def activate(spark: SparkSession) -> None:
-    """Make this session the active one: only there does a writer look for a format that was registered."""
+    """Make this session the active one: a writer looks for a registered format only there."""
     jvm: Any = spark._jvm
     SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _in_utc(spark: SparkSession) -> SparkSession:
-    """A view with settings of its own: days of the lake are UTC, and times keep their microseconds."""
+    """A view of a session, with its own settings: days of the lake are UTC, and times keep their microseconds."""
     view = spark.newSession()
     view.conf.set("spark.sql.session.timeZone", "UTC")
     view.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -79,7 +78,7 @@ def _in_utc(spark: SparkSession) -> SparkSession:
 
 
 def view_of(spark: SparkSession) -> SparkSession:
-    """A view that reads Parquet as it is: the case of names counts, and what names of folders say stays text."""
+    """A view that reads Parquet unchanged: names are case-sensitive, and values in names of folders stay text."""
     view = _in_utc(spark)
     view.conf.set("spark.sql.caseSensitive", "true")
     view.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
@@ -91,19 +90,19 @@ def _started(master: str | None, config: dict[str, str]) -> SparkSession:
     settings = {"spark.app.name": "django_jobqueue"}
     if not _was_submitted():
         check_java()
-        # A command that ends soon needs no page of its own, and the progress is told by us.
+        # A short command needs no web page of Spark, and prints its own progress.
         settings |= {"spark.master": master or LOCAL, "spark.driver.memory": "1g", "spark.ui.enabled": "false",
                      "spark.ui.showConsoleProgress": "false"}  # fmt: skip
     settings |= config
     if settings.get("spark.master", "").startswith("local"):
         settings.setdefault("spark.sql.shuffle.partitions", str(SHUFFLED))
-        _start_behind_others(settings)
+        _start_with_low_priority(settings)
     builder: Any = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     if not _was_submitted():
-        # On this machine Spark logs to our standard error, and a task that fails is told by the error that we raise.
+        # With a local master, Spark logs to the standard error of this process; failed tasks are in the raised error.
         spark.sparkContext.setLogLevel("FATAL" if str(spark.sparkContext.master).startswith("local") else "ERROR")
     try:
         wait_for_executors(spark, EXECUTOR_SECONDS)
@@ -113,10 +112,10 @@ def _started(master: str | None, config: dict[str, str]) -> SparkSession:
     return spark
 
 
-def _start_behind_others(settings: dict[str, str]) -> None:
-    """Start Spark's Java with a low priority: the past can wait, workers on the same machine cannot.
+def _start_with_low_priority(settings: dict[str, str]) -> None:
+    """Start Spark's Java with a low priority: workers on the same machine are more urgent.
 
-    On Linux a thread has a priority of its own, and what it starts inherits that; this process keeps its own.
+    On Linux each thread has its own priority, which the processes that it starts inherit; this process keeps its own.
     """
     if sys.platform != "linux" or SparkContext._gateway is not None:
         return
@@ -124,7 +123,7 @@ def _start_behind_others(settings: dict[str, str]) -> None:
 
     def start() -> None:
         thread = threading.get_native_id()
-        with suppress(OSError):  # where that is not allowed, Spark is worth more than its place behind others
+        with suppress(OSError):  # where it is not allowed, Spark starts with a normal priority
             os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
 
@@ -133,12 +132,12 @@ def _start_behind_others(settings: dict[str, str]) -> None:
 
 
 def _was_submitted() -> bool:
-    """Whether ``spark-submit`` started this process, and so has said where to run."""
+    """Whether ``spark-submit`` started this process, and so chose the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def wait_for_executors(spark: SparkSession, seconds: float) -> None:
-    """Raise ``SparkUnavailable`` if the cluster gives no executor: Spark itself would wait for ever."""
+    """Raise ``SparkUnavailable`` if the cluster provides no executor: Spark itself would wait for ever."""
     context = spark.sparkContext
     if str(context.master).startswith("local"):
         return
@@ -146,14 +145,14 @@ def wait_for_executors(spark: SparkSession, seconds: float) -> None:
     while not _executors(context):
         if time.monotonic() > deadline:
             raise SparkUnavailable(
-                f"{context.master} gave no executor within {seconds:g} seconds.",
-                hint="Are its workers alive, and large enough for spark.executor.memory and spark.executor.cores?",
+                f"{context.master} provided no executor within {seconds:g} seconds.",
+                hint="Check that its workers run and are large enough for spark.executor.memory and spark.executor.cores.",
             )
         time.sleep(0.2)
 
 
 def _executors(context: Any) -> int:
-    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # without the driver
 
 
 def check_java() -> None:
@@ -164,8 +163,8 @@ def check_java() -> None:
     if java is None or not Path(java).exists():
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         raise SparkUnavailable(f"Spark needs Java {JAVA_AT_LEAST} or later, and there is none {where}.", hint=hint)
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
-    if found is None or int(found[1]) < JAVA_AT_LEAST:
-        version = found[1] if found else "that does not say its version"
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(?:1\.)?(\d+)', printed.stderr + printed.stdout)
+    if match is None or int(match[1]) < JAVA_AT_LEAST:
+        version = match[1] if match else "of an unknown version"
         raise SparkUnavailable(f"Spark needs Java {JAVA_AT_LEAST} or later; {java} is Java {version}.", hint=hint)

@@ -1,4 +1,4 @@
-"""The file of rows that could not be sent: one JSON document a line, with where it was, why, and what was there."""
+"""The file of bad rows: JSON lines with the file, the row, the line, the reason and the original content."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..exceptions import InvalidOption
 
 
 class AsideFile:
-    """Where bad rows go. It is never a link: a link could make the command overwrite another file."""
+    """The file for bad rows. It is never a link: a link could make the command overwrite another file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def check(self, inputs: Sequence[str]) -> None:
-        """Raise ``InvalidOption`` if it could not be written; before anything is read."""
+        """Raise ``InvalidOption`` if the file cannot be written, before the inputs are read."""
         existed = os.path.lexists(self.path)
         if os.path.isfile(self.path) and any(
-            os.path.exists(one) and os.path.samefile(one, self.path) for one in inputs
+            os.path.exists(path) and os.path.samefile(path, self.path) for path in inputs
         ):
             raise InvalidOption(
                 "aside", f"{str(self.path)!r} is one of the files to send", hint="Give another --aside."
@@ -54,5 +54,5 @@ class AsideFile:
 def _line(document: dict[str, Any]) -> bytes:
     try:
         return (json.dumps(document, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # what was there is no text
+    except UnicodeEncodeError:  # the content has bytes that are not text
         return (json.dumps(document) + "\n").encode()

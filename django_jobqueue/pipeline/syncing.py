@@ -1,8 +1,8 @@
-"""Files that survive a power loss: a lake in a local folder is synced to disk before PostgreSQL deletes.
+"""Sync files to disk: a lake in a local folder must survive a power loss before PostgreSQL deletes its jobs.
 
-Spark and Hadoop close files and rename them without fsync, so what was just written may be in memory alone. The files
-are synced by this process: Hadoop's local file system has no call for it, and fsync writes to disk what any process
-has written to a file. Errors have the path as their ``filename``.
+Spark and Hadoop close and rename files without fsync, so new files may be only in memory. This process syncs them:
+Hadoop's local file system has no call for it, and fsync writes to disk what any process has written to a file. Errors
+have the path as their ``filename``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-# Some file systems cannot sync a folder; like PostgreSQL, take it that they need not.
+# Some file systems cannot sync a folder. Like PostgreSQL, assume that they do not need it.
 _NO_FOLDERS = frozenset({errno.EBADF, errno.EINVAL})
 
 
 def sync(path: Path) -> None:
-    """Let a file, or the names in a folder, be on disk when this returns."""
+    """Sync a file, or the names in a folder, to disk. Raises ``OSError``."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -30,10 +30,10 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """The same for all files and folders below ``folder``, and for those above it on the same disk.
+    """Sync all files and folders below ``folder``, and the folders above it on the same disk.
 
-    Those above too, because a folder that was made a moment ago may have its name in memory alone. One that this user
-    may not read was not made for the lake, and is left out.
+    The folders above are synced because the name of a new folder may be only in memory. A folder that this user may
+    not read was not created for the lake, and is skipped.
     """
     for place, _, names in os.walk(folder, topdown=False, onerror=_raised):
         for name in names:

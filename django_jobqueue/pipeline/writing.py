@@ -1,4 +1,4 @@
-"""Sending many jobs from a DataFrame: all or none, in order."""
+"""Send many jobs from a DataFrame: all or none, in order."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def write_jobs(
 ) -> None:
     """Send a job for each row, all or none, in the order of the column ``order_by``, or else of the rows.
 
-    The other arguments name columns, ``name`` is the handler. ``data`` is a column that holds JSON, or columns that
-    become one object; by default all but those that others are made of. Tasks may be retried. To repeat the whole
-    write is harmless only with ``id``, a column of ids, or ``write_id``, a name for this write. Raises
-    ``QueueNotFound``, ``KeyRequired``, ``InvalidOption``, and what Spark raises; then nothing was sent.
+    The other arguments name columns, except ``name``, which is the handler. ``data`` is a column that holds JSON, or
+    columns that become one object; by default all columns that no other argument names. Spark may retry tasks. The
+    whole write can be repeated safely only with ``id``, a column of ids, or ``write_id``, a name for this write. Raises
+    ``QueueNotFound``, ``KeyRequired``, ``InvalidOption`` and errors of Spark; then nothing was sent.
     """
     using = database(using)
     target = find_queue(queue, using)
@@ -51,7 +51,7 @@ def write_jobs(
         raise KeyRequired(queue)
     named = {"id": id, "singleton_key": key, "group_key": group_key, "priority": priority, "tags": tags,
              "delay": delay, "start_after": start_after}  # fmt: skip
-    columns = {one: _column(df, one, value) for one, value in named.items() if value is not None}
+    columns = {option: _column(df, option, value) for option, value in named.items() if value is not None}
     if name is not None:
         columns["name"] = name if isinstance(name, Column) else F.lit(check_text(name, option="name", max_length=255))
     if order_by is not None:
@@ -61,12 +61,12 @@ def write_jobs(
     options = {}
     if write_id is not None:
         options["write_id"] = check_text(write_id, option="write_id", max_length=200, required=True)
-    rows = df.select(*(column.alias(one) for one, column in columns.items()))
+    rows = df.select(*(column.alias(option) for option, column in columns.items()))
     store(rows, queue=target.name, options=options, using=using)
 
 
 def store(rows: DataFrame, *, queue: str, options: dict[str, str], using: str) -> None:
-    """Stage these rows and make jobs of them; their columns are those of the format ``jobqueue``."""
+    """Stage these rows and make jobs of them; the rows have the columns of the format ``jobqueue``."""
     spark = rows.sparkSession
     writer = rows.write.format(bound(spark, using)).mode("append").option("queue", queue).options(**options)
     activate(spark)
@@ -75,7 +75,7 @@ def store(rows: DataFrame, *, queue: str, options: dict[str, str], using: str) -
 
 def _known(df: DataFrame, option: str, name: str) -> str:
     if name not in df.columns:
-        raise InvalidOption(option, f"there is no column {name!r}", hint=f"There are {', '.join(df.columns)}.")
+        raise InvalidOption(option, f"there is no column {name!r}", hint=f"The columns are {', '.join(df.columns)}.")
     return name
 
 
@@ -86,7 +86,7 @@ def _column(df: DataFrame, option: str, value: str | datetime) -> Column:
 
 
 def _order(df: DataFrame, name: str) -> Column:
-    """Whole numbers and times compare as numbers, fractions as such, everything else as bytes."""
+    """The column to sort by: integers and times compare as integers, fractions as doubles, other types as bytes."""
     kind = df.schema[name].dataType.simpleString()
     column = F.col(f"`{name}`")
     if kind in _WHOLE:
@@ -99,8 +99,11 @@ def _order(df: DataFrame, name: str) -> Column:
 def _data(df: DataFrame, data: str | Iterable[str] | None, used: set[str]) -> Column:
     if isinstance(data, str):
         return F.col(f"`{_known(df, 'data', data)}`").cast("string")
-    names = [one for one in df.columns if one not in used] if data is None else [_known(df, "data", n) for n in data]
+    if data is None:
+        names = [name for name in df.columns if name not in used]
+    else:
+        names = [_known(df, "data", name) for name in data]
     if not names:
         return F.lit(None).cast("string")
-    whole = F.struct(*(F.col(f"`{one}`") for one in names))
+    whole = F.struct(*(F.col(f"`{name}`") for name in names))
     return F.to_json(whole, {"ignoreNullFields": "false"})

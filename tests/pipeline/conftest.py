@@ -53,7 +53,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.driver.host": "127.0.0.1",
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of py4j's sockets, which nobody here closes
+        warnings.simplefilter("ignore")  # of py4j's sockets, which stay open
         with spark_session(f"local[{CPUS},4]", config=config) as spark:
             spark.events = events  # type: ignore[attr-defined]
             yield spark

@@ -204,7 +204,7 @@ def test_a_run_that_lost_a_row_deletes_nothing(spark, lake):
             for path in [*Path(lake).rglob("*.parquet")][:1]:
                 path.unlink()
 
-    with pytest.raises(LakeProblem, match="is not what was written"):
+    with pytest.raises(LakeProblem, match="differs from what was written"):
         archive(spark, lake, tell=damage)
 
     assert Job.objects.count() == 4

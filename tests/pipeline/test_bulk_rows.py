@@ -256,7 +256,7 @@ def test_parquet_is_read_by_its_types_and_each_file_by_its_schema(send, tmp_path
                   "list": [1, None]}),
         ("carl", {"x": Decimal("1.5")}),
     ]  # fmt: skip
-    assert json.loads(Path(done.aside).read_text())["why"] == "x: not a number that JSON has"
+    assert json.loads(Path(done.aside).read_text())["why"] == "x: not a number that JSON can represent"
     assert send(tmp_path / "a", tmp_path / "b", key="customer", format="parquet").known == 2
 
 
@@ -280,7 +280,7 @@ def test_parquet_with_nanoseconds_texts_in_lists_and_keys_that_are_there_twice(s
         {"at": "1969-12-31T23:59:59.999999999", "z": "1969-12-31T23:59:59.999999999Z", "list": [None], "_metadata": 2},
         {"map": {"x": Decimal("1.5")}},
     ]  # fmt: skip
-    assert json.loads(Path(done.aside).read_text())["why"] == "map: one key is there more than once"
+    assert json.loads(Path(done.aside).read_text())["why"] == "map: a key is there more than once"
 
     lists = pyarrow.array([nanos], pyarrow.list_(pyarrow.timestamp("ns")))
     parquet.write_table(pyarrow.table({"list": lists}), tmp_path / "c.parquet")
@@ -383,8 +383,8 @@ def test_what_cannot_be_read_or_written_is_said_before_spark_starts(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     cases: list[tuple[str, dict[str, Any]]] = [
         ("cannot be read: No such file", {"files": [tmp_path / "no.csv"]}),
-        ("those are only for local files", {"files": ["s3://bucket/*.csv"]}),
-        ("no file is named like", {"files": [tmp_path / "no*.csv"]}),
+        ("patterns match only local files", {"files": ["s3://bucket/*.csv"]}),
+        ("no file matches", {"files": [tmp_path / "no*.csv"]}),
         ("holds no file", {"files": [tmp_path / "empty"], "format": "csv"}),
         ("is a link", {"aside": tmp_path / "link"}),
         ("cannot be written", {"aside": file / "below"}),
@@ -396,7 +396,7 @@ def test_what_cannot_be_read_or_written_is_said_before_spark_starts(tmp_path):
         ("knows no encoding", {"encoding": "utf-9"}),
         ("expected csv, json or parquet", {"format": "xml"}),
         ("name: has 300 characters", {"mapping": Mapping(name="n" * 300)}),
-        ("no id can be sent twice", {"again": True, "mapping": Mapping(id="n")}),
+        ("an id cannot be sent twice", {"again": True, "mapping": Mapping(id="n")}),
         ("there is no column 'k'", {"mapping": Mapping(key="k")}),
     ]
     for problem, options in cases:

@@ -37,7 +37,7 @@ def test_the_data_source_knows_every_column_the_audit_and_the_lake_need():
     from django_jobqueue.pipeline.datasource import COLUMNS
 
     stored = {field.name for field in Job._meta.get_fields() if hasattr(field, "column")}
-    # What only says how a job is run or moved just now, and means nothing in another database.
+    # Columns that only describe the current run or place of a job, and mean nothing in another database.
     passing = {
         "position", "hold", "incarnation", "expire_at", "lease_until", "heartbeat_at", "throttle_slot", "progress",
         "progress_text", "delete_at", "grouped", "claim_number", "moved_xid",

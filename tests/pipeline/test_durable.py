@@ -146,7 +146,7 @@ def test_a_run_that_lost_a_file_after_it_was_verified_deletes_nothing(spark, lak
         archive(spark, lake, tell=stop_at("verified"))
     next(Path(lake).rglob("*.parquet")).unlink()
 
-    with pytest.raises(LakeProblem, match="is not what was written"):
+    with pytest.raises(LakeProblem, match="differs from what was written"):
         archive(spark, lake)
 
     assert Job.objects.count() == 2

@@ -23,7 +23,7 @@ from tests.past import ago
 from .processes import PATIENCE, environment, run, run_each, without_java
 
 READERS = ("audit", "analyze", "restore")
-NOWHERE = "host=127.0.0.1 port=1 user=nobody dbname=none"
+NOWHERE = "host=127.0.0.1 port=1 user=absent dbname=none"
 
 
 def command(name: str, *more: str, folder: Path) -> list[str]:
@@ -65,7 +65,7 @@ def test_a_local_path_is_looked_at_before_spark_starts(transactional_db, tmp_pat
     for one in said:
         assert (one.returncode, len(one.stderr.splitlines())) == (5, 1), one
         assert one.args[-1] in one.stderr
-    assert f"{other} is no lake: it holds other files, and no run of an archive." in said[-1].stderr
+    assert f"{other} is not a lake: it holds other files, and no run of an archive." in said[-1].stderr
     assert (dry_run.returncode, "no folder to create it in" in dry_run.stderr) == (5, True)
     assert not Path(missing).parent.exists()
 
@@ -78,7 +78,7 @@ def test_a_folder_of_other_things_is_no_lake_also_if_only_spark_sees_it(spark, t
     (tmp_path / "_notes").touch()
     assert read_lake(spark, str(tmp_path)).count() == 0, "it may be a new one"
     (tmp_path / "orders").mkdir()
-    with pytest.raises(LakeProblem, match="is no lake: it holds other files"):
+    with pytest.raises(LakeProblem, match="is not a lake: it holds other files"):
         read_lake(spark, str(tmp_path))
     assert jobs("restore", "--since", "2020-01-01", "--lake", str(tmp_path)).code == 5
 

@@ -1,4 +1,4 @@
-"""Jobs as a DataFrame: what is read, in how many parts, at what moment, and what nobody gets to see."""
+"""Jobs as a DataFrame: which columns, in how many parts, as of which moment, and what stays hidden."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_an_error_of_the_connection_does_not_tell_the_password(spark, reading):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("size", "rest", "rests"), ((400, 2.0, True), (400, 0.0, False), (1, 2.0, False)))
 def test_a_task_rests_for_as_long_as_it_was_told(reading, monkeypatch, queue, size, rest, rests):
-    """Not after its only batch: a small part disturbs nobody."""
+    """Not after its only batch, because a small part does not disturb other processes."""
     from django_jobqueue.pipeline import datasource
 
     with connection.cursor() as cursor:
