@@ -1,4 +1,4 @@
-"""Moving rows into the past, because clocks are not frozen and nobody sleeps."""
+"""Moving rows into the past, because clocks are not frozen and tests do not sleep."""
 
 from __future__ import annotations
 

@@ -48,7 +48,12 @@ def test_sensible_schedules_are_fine(found):
         ({"cron": "0 0 30 2 *"}, "jobqueue.E012", "never fires", "50 years"),
         ({"cron": "*/30 2 * 3 0L", "timezone": "Europe/Berlin"}, "jobqueue.E012", "never fires", "50 years"),
         ({"cron": None}, "jobqueue.E012", "cron: expected a string", ""),
-        ({"timezone": "Europe/Berln"}, "jobqueue.E013", "no time zone named 'Europe/Berln'", "Did you mean 'Europe/Berlin'?"),
+        (
+            {"timezone": "Europe/Berln"},
+            "jobqueue.E013",
+            "no time zone named 'Europe/Berln'",
+            "Did you mean 'Europe/Berlin'?",
+        ),
         ({"timezone": None}, "jobqueue.E013", "timezone: expected a string", ""),
         ({"queue": "mial"}, "jobqueue.E014", "'mial', which is not in JOBQUEUE['QUEUES']", "Did you mean 'mail'?"),
         ({"queue": "a;b"}, "jobqueue.E011", "queue: ';' is not allowed", "Use letters"),

@@ -405,7 +405,7 @@ def test_a_queue_that_is_deleted_takes_its_figures_along(queue):
 
 @pytest.mark.django_db
 def test_a_job_whose_queue_is_gone_is_in_no_figures():
-    """A slow transaction can send to a queue while somebody deletes it."""
+    """A slow transaction can send to a queue while another deletes it."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO jobqueue_job (id, queue_id, created_at) VALUES (gen_random_uuid(), 'gone', %s)", [earlier(1)]

@@ -63,7 +63,10 @@ def test_a_worker_for_an_unknown_queue_is_told_the_closest(handler, capsys, monk
     with pytest.raises(SystemExit):
         call_command("runjobs", "--queue", "wrok")
 
-    assert "The queue 'wrok' does not exist yet; the worker waits until it does. Did you mean 'work'?" in capsys.readouterr().err
+    assert (
+        "The queue 'wrok' does not exist yet; the worker waits until it does. Did you mean 'work'?"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("verb", (services.send, services.get_queue, services.fetch))
@@ -99,7 +102,9 @@ def test_other_database_errors_are_left_alone(queue):
 
 
 def test_a_model_sent_instead_of_its_id_is_told(queue):
-    with pytest.raises(InvalidData, match=r"data\.group: a value of type Group is not JSON\. Send its pk and load the row"):
+    with pytest.raises(
+        InvalidData, match=r"data\.group: a value of type Group is not JSON\. Send its pk and load the row"
+    ):
         services.send(queue.name, {"group": Group(name="a")})
 
 

@@ -1,7 +1,7 @@
 """The verbs: the only writers of a job's state.
 
-Each is atomic: part of the caller's transaction inside ``atomic()``, otherwise in one of its own. Each takes
-``using=`` for a database other than the router's choice.
+Each verb is atomic: inside ``atomic()`` it is part of the caller's transaction, otherwise it runs in its own. Each
+takes ``using=``, the alias of a database, if it is not to be the router's choice.
 """
 
 from ..claims import Claim

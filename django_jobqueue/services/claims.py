@@ -1,4 +1,4 @@
-"""What is changed about one job without ending it: its lease, its heartbeat, its time."""
+"""Changing the lease or the heartbeat of one job, without ending its attempt."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from ..states import ELIGIBLE, RUNNING, JobState
 def set_visibility(
     job: Target, seconds: float | timedelta, *, queue: str | None = None, using: str | None = None
 ) -> None:
-    """Lease an active job for ``seconds`` from now; zero gives it back at once, uncharged.
+    """Set the lease of an active job to end ``seconds`` from now.
 
-    On an ordered queue only the worker that holds the job may do it. On other queues an id is enough: choose a lease
-    longer than the handler takes, because a job whose lease ends is fetched again even while its handler runs. Raises
-    ``ClaimLost``, ``JobNotFound``, ``InvalidTransition`` and ``InvalidOption``.
+    With zero seconds the job returns to the queue at once, without using up a retry. On an ordered queue only the
+    worker that holds the job may call this. On other queues an id is enough. Choose a lease that is longer than the
+    handler takes: a job whose lease has ended is fetched again even while its handler runs. Raises ``ClaimLost``,
+    ``JobNotFound``, ``InvalidTransition`` and ``InvalidOption``.
     """
     lease = check_seconds(seconds, option="seconds", minimum=0, maximum=YEAR)
     using = database_of(job, using)
@@ -34,7 +35,7 @@ def set_visibility(
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease of so many seconds for the job that is meant; with none it goes back to its queue."""
+    """A lease of this many seconds for one job; with zero seconds the job returns to its queue."""
 
     job: Target
     seconds: float
@@ -66,16 +67,16 @@ def _check_holder(job: Target, locked: list[Job]) -> None:
 
 
 def touch(job: Job, *, using: str | None = None) -> JobState:
-    """A worker's sign of life for one job; returns its state, which is ``cancelling`` when it should stop.
+    """Send the heartbeat of one job, and return the job's state: ``cancelling`` if its handler should stop.
 
-    Raises ``ClaimLost``.
+    Raises ``ClaimLost`` if the claim is no longer valid.
     """
     check_job(job)
     using = database_of(job, using)
     if job._state.adding:
         raise ClaimLost(job_id=job.pk, attempt=0)
     claim = claim_of_job(job)
-    # Not .running(): that would let the planner go through all that runs instead of by the primary key.
+    # Not .running(): with it the planner may read all running jobs instead of using the primary key.
     held = Job.objects.using(using).in_queue(job.queue_id).of_claim(claim)
     held = held.exclude(state__in=sorted(set(JobState) - RUNNING))
     if not held.update(heartbeat_at=StatementTimestamp()):

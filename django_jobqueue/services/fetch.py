@@ -1,4 +1,4 @@
-"""Claiming jobs: each to one worker, and of a lane one at a time."""
+"""Claiming jobs: each job for one worker, and in a lane one job at a time."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from ..text import check_tags, check_text
 MOST_JOBS = 10_000
 RELEASED_AT_ONCE = 1_000
 HELD_AT_ONCE = 5_000
-ROUNDS = 5  # how often one fetch looks further when what it saw had to wait
-SECOND_LOOKS = 3  # how often it looks again when every key it saw was locked by another transaction
+ROUNDS = 5  # how often one fetch looks further along the queue if it could not claim the jobs it saw
+SECOND_LOOKS = 3  # how often it looks again if every key it saw was locked by another transaction
 
 
 class Candidate(NamedTuple):
@@ -73,15 +73,20 @@ def fetch(
     whole: bool = True,
     using: str | None = None,
 ) -> list[Job]:
-    """Claim up to ``limit`` fetchable jobs, highest priority and then oldest first, and return them active.
+    """Claim up to ``limit`` fetchable jobs and return them: the highest priority first, then the oldest.
 
-    With ``tags``, only jobs that carry all of them. Of an ordered key at most its head is returned. With ``grouping``
-    the jobs of a group (``group_key``) come in the order they were sent, to one reader at a time. A ``lease`` gives
-    the jobs back, uncharged, when it runs out. ``wait`` is how long to wait for a job when there is none, looking when
-    notified and every ``poll_interval`` (``POLL_SECONDS``). An empty list means that there is nothing to do now, or
-    that the queue is paused. Jobs that are not ``whole`` carry only what finishing them needs; the rest loads when it
-    is asked for. Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction stricter
-    than READ COMMITTED.
+    The returned jobs are active. The list is empty if the queue has no fetchable jobs or is paused. On an ordered
+    queue it contains at most one job of each key, the head of its lane.
+
+    With ``tags``, only jobs that carry all of these tags are claimed. With ``grouping``, the jobs of a group
+    (``group_key``) are returned in the order they were sent, and only one reader at a time gets jobs of a group. With
+    ``lease``, jobs that are not finished in this time return to the queue without using up a retry. With ``wait``, the
+    call waits up to this long for a job: it looks again when it is notified, and every ``poll_interval`` (default:
+    ``POLL_SECONDS``). A ``bookmark`` makes repeated fetches from a busy queue faster. With ``whole=False`` the jobs
+    carry only the columns that are needed to finish them; other columns are loaded when they are read.
+
+    Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction that is stricter than
+    READ COMMITTED.
     """
     limit = check_int(limit, option="limit", minimum=1, maximum=MOST_JOBS)
     using, queue = database(using), named(queue)
@@ -107,38 +112,38 @@ def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[
     if known is not None and not claimer.tags and grouping is None and own:
         with suppress(QueueChanged):
             return _fetch_free(claimer._replace(policy=known.policy, leaf=known.leaf), known, limit)
-    found = _look_at_queue(claimer, own)
-    if found is None:
+    current = _look_at_queue(claimer, own)
+    if current is None:
         return []
     if not own:
         make_durable(claimer.using)
-    claimer = claimer._replace(policy=found.policy, leaf=found.leaf)
-    if grouping is not None and found.policy != ORDERED:  # an ordered queue gives one per key, however it is read
-        check_policy(claimer.queue, found.policy)
+    claimer = claimer._replace(policy=current.policy, leaf=current.leaf)
+    if grouping is not None and current.policy != ORDERED:  # an ordered queue returns one job per key in any case
+        check_policy(claimer.queue, current.policy)
         return fetch_grouped(claimer, grouping, limit, partial(_release_due, claimer))
-    if found.policy in LANED:
+    if current.policy in LANED:
         return _fetch_lanes(claimer, limit, own)
     if claimer.tags:
         return in_transaction(claimer.using, partial(_fetch_tagged, claimer, limit))
-    known_queues.remember(claimer.using, claimer.queue, found)
-    with suppress(QueueChanged):  # deleted since that look: the next fetch says so
-        return _fetch_free(claimer, found, limit)
+    known_queues.remember(claimer.using, claimer.queue, current)
+    with suppress(QueueChanged):  # the queue was deleted after it was read: the next fetch raises QueueNotFound
+        return _fetch_free(claimer, current, limit)
     return []
 
 
 def _look_at_queue(claimer: Claimer, own: bool) -> KnownQueue | None:
-    """What kind of queue it is; ``None`` while it is paused."""
-    found = rows(claimer.using, sql.fetch.LOOK_AT_QUEUE, {"queue": claimer.queue})
-    if not found:
+    """The policy and partition of the queue; ``None`` while it is paused."""
+    queue_rows = rows(claimer.using, sql.fetch.LOOK_AT_QUEUE, {"queue": claimer.queue})
+    if not queue_rows:
         raise no_queue(claimer.queue, claimer.using)
-    policy, partition, paused, isolation = found[0]
+    policy, partition, paused, isolation = queue_rows[0]
     if not own and isolation != READ_COMMITTED:
         raise UnsafeIsolation(isolation)
     return None if paused else KnownQueue(policy, partition, leaf_of(claimer.queue, partition))
 
 
 def _release_due(claimer: Claimer) -> None:
-    """Lift the holds of jobs whose time has come, and give back jobs whose lease ran out."""
+    """Lift the holds of jobs that are due, and return jobs whose lease has ended to the queue."""
     using, queue, leaf = claimer.using, claimer.queue, claimer.leaf
     look = sql.parts.at(leaf, sql.fetch.LOOK_AT_TIMES)
     due, leases = claimed_rows(using, look, {"queue": queue}, by_name=True)[0]
@@ -148,11 +153,11 @@ def _release_due(claimer: Claimer) -> None:
         end_leases(using, queue)
 
 
-# ----------------------------------------------------------------------------------- jobs that wait for nobody
+# ------------------------------------------------------------------------------------------ jobs without lanes
 
 
 def _fetch_free(claimer: Claimer, known: KnownQueue, limit: int) -> list[Job]:
-    """By one round trip: look at the queue, lift the holds of what is due, pick and claim."""
+    """Read the queue, lift the holds of due jobs, and claim, all in one round trip."""
     claimed: list[Job] = []
     mark = claimer.bookmark
     if mark is not None and mark.is_fresh():
@@ -180,7 +185,7 @@ def _claim_free(claimer: Claimer, known: KnownQueue, limit: int, beyond: Place |
         look, *_, claimed = at_once(claimer.using, statements)
     except ProgrammingError as error:
         if isinstance(error.__cause__, errors.UndefinedTable) and connections[claimer.using].get_autocommit():
-            look = []  # its own part of the table is gone
+            look = []  # the queue's own partition has been dropped
         else:
             raise
     if not look or look[0][:2] != (known.policy, known.partition):
@@ -209,7 +214,7 @@ def _fetch_tagged(claimer: Claimer, limit: int) -> list[Job]:
 
 
 class Part(Enum):
-    """Where along the order a fetch looks, from a place on; each as a statement and as the filter of a queryset."""
+    """A part of the queue's order, relative to a place; each has a statement and a filter for a queryset."""
 
     ALL = sql.fetch.HEADS
     ABOVE = sql.fetch.HEADS_ABOVE  # jobs of a higher priority
@@ -229,7 +234,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the order to look along."""
+    """The part of the order to read, and the place it is relative to."""
 
     part: Part = Part.ALL
     place: Place = (0, 0)
@@ -247,7 +252,7 @@ def _stretches(claimer: Claimer) -> Iterable[Stretch]:
 
 
 def _candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str] = ()) -> list[Candidate]:
-    """Fetchable jobs in order, locked, without these keys; rows locked by another transaction are skipped."""
+    """Lock and return fetchable jobs in order, without these keys; rows locked by another transaction are skipped."""
     if claimer.tags:
         return _tagged_candidates(claimer, stretch, limit, without)
     priority, position = stretch.place
@@ -258,9 +263,9 @@ def _candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collect
 
 
 def _tagged_candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str]) -> list[Candidate]:
-    """First a bounded look along the order, then by the index of tags, because each alone can be slow.
+    """Read a bounded number of jobs in order, then use the index of tags, because each alone can be slow.
 
-    The first is slow if many jobs with other tags lie in front, the second if many jobs have these tags.
+    Reading in order is slow if many jobs with other tags lie in front, the index if many jobs have these tags.
     """
     jobs = Job.objects.using(claimer.using).in_queue(claimer.queue).in_part(claimer.leaf)
     waiting = jobs.filter(stretch.part.bounds(stretch.place)).fetchable().in_order()
@@ -272,7 +277,7 @@ def _tagged_candidates(claimer: Claimer, stretch: Stretch, limit: int, without: 
         candidates = _locked(tagged.located_by(waiting[: max(limit, 100)]), limit)
     if len(candidates) < limit:
         rest = tagged.exclude(pk__in=[candidate.id for candidate in candidates])
-        # Not by the column itself: the planner would read along the queue again.
+        # An expression instead of the column, because with the column the planner would read the queue in order again.
         queue = Concat("queue_id", Value(""))
         by_tags = Job.objects.in_part(claimer.leaf).alias(place=queue).filter(place=claimer.queue)
         by_tags = by_tags.fetchable().tagged(claimer.tags).order_by()
@@ -297,8 +302,8 @@ def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> li
 
 
 def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
-    """Jobs as the statement returned them, put back into the order of the fetch."""
-    claimed.sort()  # by falling priority and by position, with which each row begins; no two have the same
+    """The claimed jobs in the order of the fetch; the statement returns them in any order."""
+    claimed.sort()  # each row begins with the negative priority and the position; no two rows have the same
     if claimed and claimer.bookmark is not None:
         priority, position, *_ = claimed[-1]
         claimer.bookmark.move(-priority, position)
@@ -309,19 +314,19 @@ def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
 
 
 def _fetch_lanes(claimer: Claimer, limit: int, own: bool) -> list[Job]:
-    """Claim heads of lanes, and look again at once if this look only put others on hold."""
+    """Claim heads of lanes, and look again at once if the first look only put candidates on hold."""
     looks, all_keys = SECOND_LOOKS, False
     while True:
         judge = in_transaction(claimer.using, partial(_claim_heads, claimer, limit, all_keys))
         if judge.claimed:
             return judge.claimed
         if judge.long_refused and not all_keys:
-            all_keys = True  # nothing else can be fetched, so the keys that were passed over are tried too
+            all_keys = True  # no other job can be fetched, so the skipped keys are tried too
             continue
         if not own:
             return []
         if judge.held and not judge.saw_all:
-            continue  # what it saw is held now, so the next look begins behind that
+            continue  # the candidates it saw are on hold now, so the next look begins behind them
         looks -= 1
         if looks and release_pending_of(claimer.queue, claimer.using):
             continue
@@ -334,7 +339,7 @@ def _claim_heads(claimer: Claimer, limit: int, all_keys: bool) -> _Judge:
     """Look along the order, some candidates at a time, until enough heads are claimed."""
     judge = _Judge(claimer, all_keys)
     for stretch in _stretches(claimer):
-        rounds, spare = ROUNDS, 0.25  # most that can be fetched are heads; where not, many may lie in front of one
+        rounds, spare = ROUNDS, 0.25  # most fetchable jobs are heads; otherwise many may lie in front of a head
         while rounds:
             wanted, refused = limit - len(judge.claimed), len(judge.refused)
             most = min(int((1 + spare) * wanted) + 10, 1_000)
@@ -344,7 +349,7 @@ def _claim_heads(claimer: Claimer, limit: int, all_keys: bool) -> _Judge:
             if len(judge.claimed) >= limit or len(candidates) < most or judge.is_full():
                 break
             spare = 2
-            rounds -= len(judge.refused) == refused  # keys locked by others must not keep the rest from being seen
+            rounds -= len(judge.refused) == refused  # locked keys use up no round, so that the other keys are seen
             stretch = Stretch(Part.BELOW, (candidates[-1].priority, candidates[-1].position))
         if len(judge.claimed) >= limit or judge.is_full():
             break
@@ -352,7 +357,7 @@ def _claim_heads(claimer: Claimer, limit: int, all_keys: bool) -> _Judge:
 
 
 class _Judge:
-    """Decides, for one fetch, which candidates go and which are held, and remembers the keys it has locked."""
+    """Decides, for one fetch, which candidates are claimed and which are put on hold; knows the keys it has locked."""
 
     def __init__(self, claimer: Claimer, all_keys: bool) -> None:
         self.claimer, self.policy = claimer, claimer.policy
@@ -360,15 +365,15 @@ class _Judge:
         self.refusals = refusals_of(claimer.using, claimer.queue)
         self.long_refused = self.refusals.passed_over()
         self.refused = set() if all_keys else set(self.long_refused)
-        self.newly_refused = False  # whether a key was refused that may be free in a moment
+        self.newly_refused = False  # whether a refused key may be free in a moment
         self.claimed: list[Job] = []
         self.held = 0
-        self.saw_all = False  # whether it has come to the end of what could be fetched
+        self.saw_all = False  # whether it has seen all fetchable jobs
         self.taken: set[str] = set()  # lanes in which this fetch has claimed a job
         self.xmin = 0
 
     def is_full(self) -> bool:
-        """Whether it may lock no more keys."""
+        """Whether this transaction has locked as many keys as it may."""
         return len(self.ours) >= MOST_KEYS
 
     def claim(self, candidates: list[Candidate], wanted: int) -> None:
@@ -383,7 +388,7 @@ class _Judge:
         self._hold(held, blocked)
 
     def _lock(self, candidates: list[Candidate]) -> list[Candidate]:
-        """The candidates whose key is ours: by now, or from an earlier round."""
+        """The candidates whose key this transaction has locked, now or in an earlier round."""
         keys = dict.fromkeys(c.key for c in candidates if c.key not in self.ours and c.key not in self.refused)
         asked = list(keys)[: MOST_KEYS - len(self.ours)]
         if asked:
@@ -404,14 +409,14 @@ class _Judge:
         going, held, blocked = [], [], set()
         for candidate in mine:
             is_blocked, head, is_overdue = lanes[candidate.key]
-            if candidate.state != JobState.CREATED:  # it is itself what blocks its lane
+            if candidate.state != JobState.CREATED:  # it waits for a retry, so it blocks the lane itself
                 going.append(candidate)
             elif is_blocked or candidate.key in self.taken:
                 held.append(candidate)
                 blocked.add(candidate.key)
             elif is_overdue:
-                # A due job goes before it, as soon as its hold is lifted. Another transaction may have locked that job
-                # for long, so the key is passed over like one that another transaction has locked.
+                # A due job goes first as soon as its hold is lifted. Another transaction may have locked that job
+                # for long, so the key is skipped like a locked key.
                 self._refuse([candidate.key])
             elif candidate.seq == head:
                 going.append(candidate)

@@ -1,4 +1,4 @@
-"""Ending attempts: complete, fail, stop. A worker's verbs are fenced by its claim; a bare id is not."""
+"""Ending attempts: complete, fail, stop. With a fetched job or a claim the claim is checked; with an id it is not."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from ..text import clean_text
 
 
 def complete(job: Target, output: Any = None, *, queue: str | None = None, using: str | None = None) -> None:
-    """Finish the attempt this worker holds, and store what it returned.
+    """Complete a job, and store the output of its handler.
 
-    A fetched job, or its claim, is fenced: it changes nothing once it was lost. A bare id finishes whatever attempt
-    there is. Raises ``ClaimLost`` if the claim was lost, ``JobNotFound``, and ``InvalidTransition`` from a state that
-    cannot complete. An output that JSON cannot hold is cleaned, never refused.
+    For a fetched job or a claim, nothing changes if the claim is no longer valid. For an id, the current attempt is
+    completed. An output that JSON cannot represent is converted, never refused. Raises ``ClaimLost``, ``JobNotFound``,
+    and ``InvalidTransition`` if the job is in a state that cannot complete.
     """
     using = database_of(job, using)
     text, _ = clean_output(output, max_bytes=get_settings().MAX_OUTPUT_BYTES)
     known = job if isinstance(job, Job) else _find(id_of(job), queue, using)
     work = partial(complete_one, known, claim_of(job), text, using)
     if known.policy not in LANED and not connections[using].get_autocommit():
-        work()  # in the caller's transaction, with nothing to set and to set back
+        work()  # in the caller's transaction, where no planner settings need to be changed and restored
     else:
         in_transaction(using, work)
 
@@ -57,10 +57,11 @@ def fail(
     queue: str | None = None,
     using: str | None = None,
 ) -> Failure:
-    """End the attempt without success: the job waits for its next attempt, or has failed for good.
+    """End the attempt without success: the job waits for its next attempt, or fails for good.
 
-    ``retry_after`` (seconds) takes the place of the job's own delay; ``for_good`` uses up its retries. Raises
-    ``InvalidOption`` for an empty error, ``ClaimLost``, ``JobNotFound`` and ``InvalidTransition``.
+    ``retry_after`` is the number of seconds until the next attempt, instead of the job's own delay. With ``for_good``
+    the job gets no further attempt. Raises ``InvalidOption`` for an empty error, ``ClaimLost``, ``JobNotFound`` and
+    ``InvalidTransition``.
     """
     text = told(error)
     if not text.strip():
@@ -74,7 +75,7 @@ def fail(
 
 
 def told(error: object) -> str:
-    """An exception with its class, and with the way it came where that is known; its message is the last line."""
+    """The text of an error; of an exception with its class and, if it was raised, its traceback."""
     most = get_settings().MAX_ERROR_CHARS
     if not isinstance(error, BaseException):
         return clean_text(error, max_chars=most)
@@ -92,16 +93,17 @@ def stop(
     queue: str | None = None,
     using: str | None = None,
 ) -> None:
-    """End a started job for good without success; ``count_retry``, only while cancelling, counts a retry as well.
+    """End a job that was started, without success and without further attempts.
 
-    Raises ``ClaimLost``, ``JobNotFound`` and ``InvalidTransition``.
+    With ``count_retry``, which is allowed only while the job is cancelling, the attempt also counts as a retry. Raises
+    ``ClaimLost``, ``JobNotFound`` and ``InvalidTransition``.
     """
     allowed = frozenset({JobState.CANCELLING}) if count_retry else STOPPABLE
     _move_one(FinishOne(job, allowed, JobState.STOPPED, Stop(message, count_retry)), queue, using)
 
 
 def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = None, using: str | None = None) -> None:
-    """End a job of which nobody knows whether it ran; a late success may still complete it.
+    """End a job for which it is unknown whether its handler ran; a late success can still complete it.
 
     Raises ``JobNotFound`` and ``InvalidTransition``.
     """
@@ -113,7 +115,7 @@ def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = 
 def acknowledge_cancellation(
     job: Target, *, was_executing: bool, queue: str | None = None, using: str | None = None
 ) -> None:
-    """A worker's answer to a cancellation: it stopped the handler, or it did not know the job.
+    """Answer a cancellation as the worker: it stopped the handler (``was_executing``), or it was not running the job.
 
     Raises ``JobNotFound``, ``ClaimLost`` and, unless the job is cancelling, ``InvalidTransition``.
     """
@@ -130,9 +132,10 @@ def give_back(
     queue: str | None = None,
     using: str | None = None,
 ) -> None:
-    """Return a claimed job uncharged, to be fetched again now or after ``delay`` seconds; its key stays its own.
+    """Return a claimed job to the queue without using up a retry, to be fetched again now or after ``delay`` seconds.
 
-    Raises ``ClaimLost``, ``JobNotFound`` and ``InvalidTransition``.
+    On an ordered queue the job keeps its place: no other job of its key runs before it. Raises ``ClaimLost``,
+    ``JobNotFound`` and ``InvalidTransition``.
     """
     if delay is not None:
         delay = check_seconds(delay, option="delay", minimum=0, maximum=100 * YEAR)
@@ -144,7 +147,7 @@ def give_back(
 
 
 def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) -> bool:
-    """Complete a job that is known; without a claim whatever attempt of it was just read."""
+    """Complete a job that was read before; without a claim, in the attempt that was read."""
     if job._state.adding:
         raise JobNotFound(job.pk)
     lane = {Lane(job.queue_id, job.policy, job.singleton_key)} if job.policy in LANED else set()
@@ -157,14 +160,14 @@ def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) 
     locked.release(lane)
     announcements.ended(using, [job.pk])
     if job.came_by_group:
-        announcements.wake(using, [job.queue_id])  # the next of its group may go
+        announcements.wake(using, [job.queue_id])  # the next job of its group may be fetchable now
     return True
 
 
 def _refusal(job: Job, claim: Claim | None, wanted: JobState, allowed: Iterable[str], using: str) -> Exception:
-    """Why a verb moved nothing."""
-    found = Job.objects.using(using).in_queue(job.queue_id).filter(pk=job.pk)
-    now = found.values_list("state", "attempt", "claim_number").first()
+    """The exception that says why a verb changed no row."""
+    same_job = Job.objects.using(using).in_queue(job.queue_id).filter(pk=job.pk)
+    now = same_job.values_list("state", "attempt", "claim_number").first()
     if now is None:
         return JobNotFound(job.pk)
     state, attempt, number = now
@@ -174,18 +177,18 @@ def _refusal(job: Job, claim: Claim | None, wanted: JobState, allowed: Iterable[
 
 
 def _find(id: UUID, queue: str | None, using: str) -> Job:
-    found = Job.objects.using(using).filter(pk=id)
+    jobs = Job.objects.using(using).filter(pk=id)
     if queue is not None:
-        found = found.in_queue(named(queue))
-    one = found.only("id", "queue_id", "policy", "singleton_key", "attempt", "claim_number").first()
-    if one is None:
+        jobs = jobs.in_queue(named(queue))
+    job = jobs.only("id", "queue_id", "policy", "singleton_key", "attempt", "claim_number").first()
+    if job is None:
         raise JobNotFound(id)
-    return one
+    return job
 
 
 @dataclass(frozen=True, slots=True)
 class FinishOne:
-    """The end of the attempt that a worker speaks of: from these states, and by a claim only while that stands."""
+    """A decision that ends an attempt: allowed from these states, and with a claim only while the claim is valid."""
 
     job: Target
     allowed: frozenset[JobState]
@@ -206,7 +209,7 @@ class FinishOne:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The end of jobs without success; at the limit of retries the limit is raised with the count."""
+    """Ends jobs without success; if a counted retry would exceed the retry limit, the limit is raised too."""
 
     message: str
     count_retry: bool

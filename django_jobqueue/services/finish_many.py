@@ -1,4 +1,4 @@
-"""Finishing many jobs at once, and handing their lanes over: what a worker does all day."""
+"""Finishing many jobs in few statements, and handing their lanes over: what workers call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ NOWHERE = "(0,0)"
 
 @dataclass(slots=True)
 class Finished:
-    """What became of a batch: ``busy`` jobs are locked by other transactions and still held; finish them again."""
+    """The result of :func:`finish_many`.
+
+    Jobs in ``busy`` are locked by other transactions and not finished; their claims are still valid, so try them again.
+    """
 
     completed: list[UUID] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
@@ -60,13 +63,18 @@ def finish_many(
     whole: bool = True,
     using: str | None = None,
 ) -> Finished:
-    """Finish many fetched jobs, each fenced by its claim, in few statements: what workers call.
+    """Finish many fetched jobs in few statements. Workers call this.
 
-    Nothing is raised for a claim that was lost: it is listed. A job that failed while its cancellation was asked for
-    is stopped. With ``hand_over`` the next job of each ordered key that was finished is claimed in the same
-    transaction, if it is due, carries the ``tags``, and nothing of a higher priority waits in the queue. A row that
-    another transaction has locked is waited for a moment, that of a failed job ``lock_timeout`` seconds or as long as
-    ``LOCK_TIMEOUT_MS`` says; then the job is busy. ``whole`` is what it is for a fetch.
+    The claim of each job is checked; a job whose claim is no longer valid is listed as lost, and nothing is raised for
+    it. A job that failed while it was cancelling is stopped.
+
+    With ``hand_over``, the next job of each ordered key that was finished is claimed in the same transaction, if it is
+    due, carries the ``tags``, and no job of a higher priority waits in the queue. If another transaction has locked
+    the row of a completed job, the call waits for a moment; for the row of a failed job it waits ``lock_timeout``
+    seconds (default: ``LOCK_TIMEOUT_MS``). Jobs that are still locked then are listed as busy. ``whole`` applies to
+    the jobs that are handed over, as for :func:`fetch`.
+
+    Raises ``InvalidOption``.
     """
     using = database(using)
     own = connections[using].get_autocommit()  # else the statements become part of the caller's transaction
@@ -109,7 +117,7 @@ def _fail_or_stop(job: Job, error: object, finished: Finished, using: str) -> bo
 
 
 def _check_pairs(pairs: object, option: str) -> None:
-    """Before anything of the batch is written."""
+    """Check this before any row of the batch is written."""
     try:
         fine = isinstance(pairs, list | tuple) and all(isinstance(job, Job) for job, _ in pairs)
     except (TypeError, ValueError):
@@ -119,7 +127,7 @@ def _check_pairs(pairs: object, option: str) -> None:
 
 
 def _grouped(completed: Sequence[tuple[Job, Any]]) -> dict[tuple[str, str], Pairs]:
-    """By queue and policy, with outputs that can be stored."""
+    """The jobs by queue and policy, with outputs that can be stored."""
     most = get_settings().MAX_OUTPUT_BYTES
     groups: dict[tuple[str, str], Pairs] = defaultdict(list)
     for pair in completed:
@@ -149,7 +157,7 @@ def _complete_free(some: Pairs, finished: Finished, using: str, own: bool) -> No
     if len(answers) < len(some):
         answers += at_once(using, [(sql.parts.at(leaf, sql.finish.COMPLETE), _completion_of(some))])[0]
     if any(job.came_by_group for job, _ in some):
-        announcements.wake(using, [some[0][0].queue_id])  # the next of their groups may go
+        announcements.wake(using, [some[0][0].queue_id])  # the next jobs of their groups may be fetchable now
     _sort_out(_account(some, answers, finished, using), finished, using)
 
 
@@ -159,7 +167,7 @@ _WAIT_BRIEFLY: Statement = (sql.session.WAIT_BRIEFLY, {})
 def _complete_lanes(
     queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str, own: bool
 ) -> None:
-    """A fetch unlocks keys after a moment; what is still locked then is completed without its key."""
+    """A fetch unlocks keys after a moment; jobs whose keys are still locked then are completed without their keys."""
     if own or not is_strict(using):
         here = own
         for pause in (*PAUSES, 0):
@@ -174,7 +182,7 @@ def _complete_lanes(
 
 
 def _complete_without_keys(queue: str, policy: str, some: Pairs, finished: Finished, using: str) -> Pairs:
-    """Other transactions have locked these keys, or this one cannot judge lanes: they are released later.
+    """Complete jobs whose keys are locked, or in a transaction that cannot judge lanes: the lanes are released later.
 
     That is safe, because a fetch that looks at such a lane meanwhile finds it blocked.
     """
@@ -192,13 +200,16 @@ def _complete_without_keys(queue: str, policy: str, some: Pairs, finished: Finis
 def _complete_laned(
     queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str, *, here: bool
 ) -> Pairs:
-    """Those that are left: their key or row is locked by another transaction, or their claim was lost."""
+    """Complete jobs of one queue with lanes, and release or hand over the lanes; return the jobs not completed.
+
+    Another transaction has locked the key or the row of these, or their claim was lost.
+    """
     leaf = some[0][0].leaf or leaf_of_job(some[0][0], using)
     limit = get_settings().HAND_OVER_LIMIT if claimer and policy == ORDERED else 0
 
-    def work(*found: Rows) -> tuple[Rows, dict[str, int], Rows]:
-        answers = found[-1]
-        ours: dict[str, int] = {}  # lanes that may be handed over, and how often they were then
+    def work(*results: Rows) -> tuple[Rows, dict[str, int], Rows]:
+        answers = results[-1]
+        ours: dict[str, int] = {}  # keys whose lanes may be handed over, and how often that will have been
         others: set[str] = set()
         for place, state in answers:
             job = some[place - 1][0]
@@ -237,14 +248,15 @@ def _complete_laned(
 
 
 def _completion_of(some: Pairs, *, here: bool = False) -> dict[str, Any]:
-    """Places, claims and outputs, as arrays: psycopg would take longer to write them than the server to read.
+    """The parameters of a completion: places, claims and outputs as arrays.
 
-    For the statements that complete ``here``, where the claims put the rows, without attempts.
+    They are written here, because psycopg takes longer to write them than the server takes to read them. With ``here``,
+    for the statements that look for rows only where the claims put them, there are no attempts.
     """
     places = ",".join([f'"{job.ctid}"' for job, _ in some])
     ids = ",".join([job.id.hex for job, _ in some])
     held = [job.held_number for job, _ in some]
-    texts = {number: str(number or "NULL") for number in set(held)}  # most come from one fetch, and so have one number
+    texts = {number: str(number or "NULL") for number in set(held)}  # most share the number of one fetch
     numbers = ",".join([texts[number] for number in held])
     outputs = [output for _, output in some]
     params: dict[str, Any] = {
@@ -259,7 +271,7 @@ def _completion_of(some: Pairs, *, here: bool = False) -> dict[str, Any]:
 
 
 def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str, *, here: bool) -> Rows:
-    """Claim the next job of each of these lanes, whose job before it was just ended, where that may be."""
+    """Claim the next job of each of these lanes, where it may run: this transaction has ended the job before it."""
     params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
               "incarnation": claimer.incarnation, "number": claimer.number, "lease": None}  # fmt: skip
     statement = sql.finish.HAND_OVER_HERE if here else sql.finish.HAND_OVER
@@ -267,7 +279,7 @@ def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, us
 
 
 def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pairs:
-    """Note what the statement finished, by its place in the batch; the rest is returned."""
+    """Note the jobs that the statement finished, by their places in the batch; return the others."""
     done = {place for place, _ in answers}
     announcements.ended(using, (job.id for place, (job, _) in enumerate(some, 1) if place in done))
     if len(done) == len(some):
@@ -278,14 +290,14 @@ def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pair
 
 
 def _sort_out(some: Pairs, finished: Finished, using: str) -> None:
-    """What could not be completed: its row is locked by another transaction, or its claim was lost."""
+    """Sort jobs that could not be completed: another transaction has locked the row, or the claim was lost."""
     if not some:
         return
-    meant = Job.objects.using(using).in_queue(some[0][0].queue_id).filter(pk__in=[job.pk for job, _ in some])
-    found = meant.in_state(*leads_to(JobState.COMPLETED)).values_list("pk", "attempt", "claim_number")
-    there = {id: (attempt, number) for id, attempt, number in found}
+    jobs = Job.objects.using(using).in_queue(some[0][0].queue_id).filter(pk__in=[job.pk for job, _ in some])
+    claims = jobs.in_state(*leads_to(JobState.COMPLETED)).values_list("pk", "attempt", "claim_number")
+    current = {id: (attempt, number) for id, attempt, number in claims}
     for job, _ in some:
-        if job.pk in there and claim_of_job(job).fits(*there[job.pk]):
+        if job.pk in current and claim_of_job(job).fits(*current[job.pk]):
             finished.busy.append(job.pk)
             job.ctid = NOWHERE  # so that the next try does not wait for it
         else:
@@ -293,7 +305,7 @@ def _sort_out(some: Pairs, finished: Finished, using: str) -> None:
 
 
 def _alone(job: Job, work: Callable[[], bool], finished: Finished, using: str) -> None:
-    """Fail one job of a batch, not waiting long for a lock: else it is lost or busy."""
+    """Fail one job of a batch; note it as lost, or as busy if its row stays locked."""
     try:
         result = unless_locked(using, work, finished.lock_timeout)
     except (ClaimLost, JobNotFound, InvalidTransition):

@@ -46,11 +46,12 @@ FORGOTTEN_AT_ONCE = 50_000
 
 
 def expire(*, using: str | None = None) -> dict[str, int]:
-    """End the attempts of active jobs past their time, and return how many of each queue.
+    """End the attempts of active jobs that are past their deadline, and return the number of jobs per queue.
 
-    With retries left a job waits for the next attempt, otherwise it becomes expired. While its worker is alive it is
-    given the grace in which that worker stops the handler itself, so that two handlers of a key never overlap. For the
-    same reason a cancellation that was not answered ends as unknown only when the worker is gone or that time is over.
+    A job with retries left waits for its next attempt, others become expired. While the worker of a job is alive, the
+    job is not expired before the grace period in which the worker stops the handler itself has ended, so that two
+    handlers of a key never overlap. For the same reason, a cancellation that was not answered ends as unknown only if
+    the worker is gone or the grace period has ended.
     """
     using = database(using)
     now = StatementTimestamp()
@@ -64,14 +65,13 @@ def expire(*, using: str | None = None) -> dict[str, int]:
 
 
 def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str | None = None) -> dict[str, int]:
-    """Take jobs back from workers that vanished, and return how many of each queue.
+    """Return the jobs of lost workers to the queue, and return the number of jobs per queue.
 
-    Vanished are these ``incarnations`` (``how`` says how they ended, if that was seen), workers silent for too
-    long, and workers that did not send the heartbeat of a job that has one of its own. It costs the job a retry;
-    one that took down its worker three times in a row fails with the reason ``crash_loop``. Each worker is judged
-    by its own timings.
+    A worker is lost if it is one of these ``incarnations`` (``how`` says how they ended, if that was seen), if its
+    heartbeat is too old by its own settings, or if it did not send the heartbeat of a job that has its own. The lost
+    attempt uses up a retry. A job whose worker was lost three times in a row fails with the reason ``crash_loop``.
     """
-    using, incarnations = database(using), [as_uuid(one, option="incarnation") for one in incarnations]
+    using, incarnations = database(using), [as_uuid(id, option="incarnation") for id in incarnations]
     how = clean_text(how, max_chars=200)
     now = StatementTimestamp()
     gone = Worker.objects.using(using).filter(is_gone(), pk=OuterRef("incarnation"))
@@ -79,10 +79,10 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
     lost = Counter(sweep(using, jobs_of(using).running().filter(theirs), Lose(how)))
     left = jobs_of(using).running().filter(assignee=OuterRef("name"), incarnation=OuterRef("pk"))
     silent_workers = Worker.objects.using(using).filter(is_gone() | Q(pk__in=incarnations), stopped_at=None)
-    silent_workers = silent_workers.exclude(Exists(left))  # rows that are locked now: the next sweep sees them
+    silent_workers = silent_workers.exclude(Exists(left))  # jobs that are locked are left to the next sweep
     silent_workers.update(stopped_at=now, exit_text=(how or "its heartbeat stopped")[:255])
-    # A living housekeeping process, which is what stores timings, sends the heartbeats of its jobs. When it could not,
-    # because the table was locked, it will in a moment.
+    # Only housekeeping processes store timings. While one is alive it sends the heartbeats of its jobs, at most a
+    # moment late because the table was locked.
     alive = Exists(live_workers(using).filter(pk=OuterRef("incarnation"), lost_seconds__isnull=False))
     silent = jobs_of(using).filter(
         ~Q(alive),
@@ -95,9 +95,9 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
 
 
 def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
-    """Stranded lanes, in which a job waits although nothing blocks it: release them, and report it as a bug of ours.
+    """Release stranded lanes, in which a job waits although nothing blocks it, and return them.
 
-    A lane whose release is pending is not stranded.
+    A lane whose release is pending is not stranded. A stranded lane is a bug of django_jobqueue and logged as an error.
     """
     using = database(using)
     stranded = sorted(find_stranded(using, bounds()))
@@ -116,11 +116,12 @@ def check_lanes(*, using: str | None = None) -> list[lanes.Lane]:
 def cleanup(
     ttl: float | timedelta | None = None, *, queue: str | None = None, using: str | None = None
 ) -> dict[str, int]:
-    """Delete old jobs and return how many of each queue; never one that blocks an ordered key, or waits behind one.
+    """Delete old jobs, and return the number of jobs per queue.
 
-    With ``ttl`` completed jobs older than that and nothing else; without it, what the jobs' own retention says:
-    finished and failed jobs, and jobs that waited too long. With ``JOBQUEUE["ARCHIVE"]`` finished jobs are left to the
-    archive. Raises ``InvalidOption`` for a ``ttl`` that is not more than zero.
+    With ``ttl``, only completed jobs that are older than this are deleted. Without it, jobs are deleted by their own
+    retention: finished and failed jobs, and jobs that waited too long. Jobs that block an ordered key, or wait behind
+    such a job, are never deleted. With ``JOBQUEUE["ARCHIVE"]`` finished jobs are left to the archive. Raises
+    ``InvalidOption`` for a ``ttl`` that is not greater than zero, and ``QueueNotFound``.
     """
     using = database(using)
     name = None if queue is None else check_exists(queue, using).name
@@ -136,10 +137,10 @@ def cleanup(
 
 
 def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, using: str | None = None) -> int:
-    """Delete finished jobs that the archive has verified, each given with the time it ended; return how many.
+    """Delete finished jobs that the archive has verified, and return their number.
 
-    A job that was given another attempt meanwhile, blocks a key, or is locked stays. Raises
-    ``InvalidOption`` for what is no id or no time.
+    Each job is given as its id and the time it ended. Jobs that were retried since, block a key or are locked are not
+    deleted. Raises ``InvalidOption`` for an invalid id or time.
     """
     using, queue = database(using), named(queue)
     pairs = [(as_uuid(id), check_moment(ended, option="finalized_at")) for id, ended in jobs]
@@ -151,9 +152,9 @@ def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, 
 
 
 def warn_backlogs(*, using: str | None = None) -> dict[str, int]:
-    """Queues with more waiting jobs than their ``warning_queue_size``: a log line and a signal for each.
+    """Log and signal each queue with more waiting jobs than its ``warning_queue_size``; return the number per queue.
 
-    Far more than a hundred thousand are not counted to the end.
+    A number far above 100,000 is not exact, because counting stops there.
     """
     using = database(using)
     watched = {queue.name: queue for queue in Queue.objects.using(using).filter(warning_queue_size__isnull=False)}
@@ -178,18 +179,19 @@ def warn_backlogs(*, using: str | None = None) -> dict[str, int]:
 
 
 def release_pending(*, using: str | None = None) -> int:
-    """Release the lanes that earlier transactions could not, and return how many.
+    """Release the lanes that earlier transactions could not release, and return their number.
 
-    Never waits: what is still locked stays pending. The housekeeping process of a worker calls this every second.
+    Never waits for a lock: lanes that are still locked stay pending. The housekeeping process of a worker calls this
+    every second.
     """
     return release_pending_of(None, database(using))
 
 
 def forget_staged(*, using: str | None = None) -> int:
-    """Delete what writes of many jobs leave behind, and return how many rows.
+    """Delete what bulk sends leave behind, and return the number of rows.
 
-    That is what was staged a day ago and never committed, writes committed 90 days ago, and rows of files last seen
-    ``SENT_ROW_DAYS`` ago. Called by maintenance.
+    These are jobs that were staged more than a day ago and never committed, writes that were committed more than 90
+    days ago, and rows of files that were last seen more than ``SENT_ROW_DAYS`` ago. Maintenance calls this.
     """
     using = database(using)
     forgotten = execute(using, sql.maintain.FORGET_SENT_ROWS, [get_settings().SENT_ROW_DAYS, FORGOTTEN_AT_ONCE])
@@ -202,13 +204,13 @@ def forget_staged(*, using: str | None = None) -> int:
 
 
 def fill_minutes(*, using: str | None = None) -> int:
-    """Count every complete minute that is not counted yet, of the last hour at most; how many minutes that were.
+    """Count every complete minute of the last hour that is not counted yet, and return the number of minutes.
 
-    Only one process counts at a time, and another that asks meanwhile is told 0.
+    Only one process counts at a time; for another, 0 is returned.
     """
     return minutes.fill(database(using))
 
 
 def forget_old_minutes(*, limit: int = 10_000, using: str | None = None) -> int:
-    """Delete minutes older than ``STATISTICS_DAYS``, at most ``limit`` of them; how many that were."""
+    """Delete up to ``limit`` minutes that are older than ``STATISTICS_DAYS``, and return their number."""
     return minutes.forget(get_settings().STATISTICS_DAYS, limit, database(using))

@@ -1,8 +1,8 @@
-"""What an operator does to many jobs: a bit at a time, with its progress on record, and able to go on later.
+"""Operations: acts of an operator on many jobs, done in small steps whose progress is stored.
 
-Each bit and the note of how far it got are one transaction, so that an operation which was interrupted, by a closed
-browser or a crash, goes on exactly where it was. Its selection is stored with it, so that any process can continue it:
-the admin's page, the command that began it, and the housekeeping process of every worker.
+Each step is one transaction together with the record of its progress. So an operation that was interrupted, by a closed
+browser or a crash, continues exactly where it was. Its selection is stored with it, so that any process can continue
+it: the page in the admin, the command that began it, and the housekeeping process of every worker.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from .operator import AT_ONCE, cancel, delete_each, retry, skip
 logger = logging.getLogger("django_jobqueue.operations")
 
 REFUSALS_KEPT = 1_000
-# An operation that no process advanced for so long is continued by a housekeeping process. The page of the admin and
-# the command line advance theirs more often, so that they are not interfered with.
+# A housekeeping process continues operations that no process has advanced for this long. The admin and the command line
+# advance theirs more often, so a housekeeping process does not interfere with them.
 IDLE_SECONDS = 10.0
 
-Result = tuple[list[UUID], dict[UUID, str]]  # which jobs moved, and which were refused why
+Result = tuple[list[UUID], dict[UUID, str]]  # the jobs that moved, and the refused ones with the reason
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What can be done to many jobs: which it takes, and how it is done to some of them."""
+    """A verb for many jobs: the states of jobs that it takes, and the function that applies it to some of them."""
 
     takes: frozenset[JobState]
     run: Callable[[list[UUID], Operation, str], Result]
@@ -80,7 +80,7 @@ def _cancel(ids: list[UUID], operation: Operation, using: str) -> Result:
 
 
 def _not_cancelled(state: JobState | None) -> str:
-    """A job that waits or runs is always cancelled, unless another of its id was shown."""
+    """Why a job was not cancelled. A waiting or running job always is, unless it changed after it was shown."""
     if state is None:
         return "there is no such job"
     return CHANGED if state in OCCUPIED else f"it is {state}"
@@ -103,7 +103,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Bit:
-    """One committed step of an operation: the operation after it, and what the step did."""
+    """One committed step of an operation: the operation after the step, and the jobs it moved and refused."""
 
     operation: Operation
     moved: list[UUID] = field(default_factory=list)
@@ -121,13 +121,16 @@ def begin_operation(
     force: bool = False,
     using: str | None = None,
 ) -> Operation:
-    """Record what is to be done to these jobs, or to all that a selection means; :func:`advance_operation` does it.
+    """Record an operation on these jobs, or on all jobs of a selection; :func:`advance_operation` carries it out.
 
-    The ``selection`` is a ``Selection`` or its JSON. Only jobs that were in their state at the ``snapshot`` are meant,
-    which :func:`current_snapshot` returned when they were shown; without it, at the snapshot of this call. Named jobs
-    that changed since are refused. Of other selections they are counted at the end, as ``details["came_later"]``.
-    ``force`` is that of :func:`cancel`. Raises ``InvalidOption`` for a verb that does not exist, for a selection or a
-    snapshot that is none, and without a reason where one is needed.
+    ``verb`` is one of retry, skip, cancel and delete. The ``selection`` is a ``Selection`` or its JSON. Only jobs that
+    were already in their state at the ``snapshot`` are included. Pass the snapshot that :func:`current_snapshot`
+    returned when the jobs were shown; the default is a snapshot taken by this call. Jobs selected by id that changed
+    after the snapshot are refused. Of other selections, jobs that came later are counted at the end, as
+    ``details["came_later"]``. ``force`` is an option of :func:`cancel`.
+
+    Raises ``InvalidOption`` for an unknown verb, an invalid selection or snapshot, and a missing reason if the verb
+    needs one.
     """
     using = database(using)
     if verb not in VERBS:
@@ -163,7 +166,7 @@ def _chosen(ids: Iterable[UUID] | None, selection: Selection | Mapping[str, Any]
 
 
 def _bounded(selection: Selection, using: str) -> Selection:
-    """With the numbers of the first and the last job that there is now, unless it names its jobs or has a bound."""
+    """The selection, bounded by the numbers of the first and the last job there is now, if it has no bounds or ids."""
     if selection.is_named:
         return selection
     first, last = selection.after_seq, selection.until_seq
@@ -175,17 +178,17 @@ def _bounded(selection: Selection, using: str) -> Selection:
 
 
 def selection_of(operation: Operation) -> Selection:
-    """The jobs that an operation means, as they were shown. Raises ``InvalidOption`` if what is stored is no selection.
+    """The stored selection of an operation, with its snapshot. Raises ``InvalidOption`` if it cannot be read.
 
-    The snapshot has a column of its own, because it can be large.
+    The snapshot has its own column, because it can be large.
     """
     return replace(Selection.from_json(operation.selection), snapshot=operation.snapshot or None)
 
 
 def advance_operation(operation: Operation, *, seconds: float = 1.0, using: str | None = None) -> Operation:
-    """Go on for about that long, and return how far it got; at once when it has ended or was stopped.
+    """Advance an operation for about this many seconds, and return it with its progress.
 
-    Two processes that advance the same operation take turns.
+    Returns at once if the operation has ended or was stopped. Two processes that advance the same operation take turns.
     """
     deadline = time.monotonic() + seconds
     for bit in bits(operation, using=using):
@@ -196,7 +199,7 @@ def advance_operation(operation: Operation, *, seconds: float = 1.0, using: str 
 
 
 def bits(operation: Operation, *, using: str | None = None) -> Iterator[Bit]:
-    """Advance an operation to its end, and tell what each committed bit did."""
+    """Advance an operation to its end, and yield each committed step."""
     using = database(using)
     while True:
         bit = in_transaction(using, partial(_advance, operation.pk, using))
@@ -206,9 +209,9 @@ def bits(operation: Operation, *, using: str | None = None) -> Iterator[Bit]:
 
 
 def advance_operations(*, seconds: float = 5.0, using: str | None = None) -> dict[str, int]:
-    """Continue, for about that long, the operations that no process advances; returns how many jobs each verb moved.
+    """Continue idle operations for about this many seconds, and return the number of jobs that each verb moved.
 
-    This is what housekeeping processes call. An operation that another process is advancing is left to it.
+    Housekeeping processes call this. Operations that another process is advancing are skipped.
     """
     using = database(using)
     deadline = time.monotonic() + seconds
@@ -219,7 +222,7 @@ def advance_operations(*, seconds: float = 5.0, using: str | None = None) -> dic
             for bit in _bits_until(deadline, id, using):
                 verb = bit.operation.verb
                 moved[verb] = moved.get(verb, 0) + len(bit.moved)
-        except Exception as failure:  # one operation that fails must not keep the others from going on
+        except Exception as failure:  # one failing operation must not stop the others
             failures.append(failure)
     if failures:
         raise failures[0]
@@ -237,10 +240,10 @@ def _bits_until(deadline: float, id: UUID, using: str) -> Iterator[Bit]:
 
 
 def _idle(using: str) -> list[UUID]:
-    """Running operations that no process has advanced lately, the longest neglected first."""
+    """The ids of running operations that no process has advanced lately, the longest idle first."""
     running = Operation.objects.using(using).filter(state=Operation.State.RUNNING).annotate(now=StatementTimestamp())
-    found = [(_advanced_at(each), each.pk) for each in running.only("cursor", "started_at") if _is_idle(each)]
-    return [id for _, id in sorted(found)]
+    idle = [(_advanced_at(each), each.pk) for each in running.only("cursor", "started_at") if _is_idle(each)]
+    return [id for _, id in sorted(idle)]
 
 
 def _is_idle(operation: Any) -> bool:
@@ -248,18 +251,18 @@ def _is_idle(operation: Any) -> bool:
 
 
 def _advanced_at(operation: Operation) -> Any:
-    """When it was advanced last; the time it began if it never was."""
+    """When the operation was last advanced, or when it began."""
     noted = (operation.cursor or {}).get("advanced_at")
     return operation.started_at if noted is None else parse_datetime(noted)
 
 
 def stop_operation(operation: Operation, *, using: str | None = None) -> bool:
-    """Let it rest where it is; whether it was under way."""
+    """Stop a running operation where it is; return whether it was running."""
     return _switch(operation, Operation.State.RUNNING, Operation.State.STOPPED, database(using))
 
 
 def resume_operation(operation: Operation, *, using: str | None = None) -> bool:
-    """Let an operation that was stopped go on; whether it was."""
+    """Resume a stopped operation; return whether it was stopped."""
     return _switch(operation, Operation.State.STOPPED, Operation.State.RUNNING, database(using))
 
 
@@ -270,13 +273,13 @@ def _switch(operation: Operation, was: str, state: str, using: str) -> bool:
 
 
 def _continue(id: UUID, using: str) -> Bit | None:
-    """One bit, unless another process has the operation locked: it is advancing it."""
+    """Do one step, unless another process has locked the operation: it is advancing it."""
     running = Operation.objects.using(using).filter(pk=id, state=Operation.State.RUNNING)
     if not list(running.select_for_update(skip_locked=True).values_list("pk")):
         return None
     try:
         return _advance(id, using)
-    except InvalidOption as error:  # stored by another version; tried again it would only fail again
+    except InvalidOption as error:  # stored by another version: another try would fail again
         logger.error(
             "operation stopped: its selection cannot be read: %s: %s",
             id,
@@ -295,7 +298,7 @@ def _advance(id: UUID, using: str) -> Bit:
     ids, place, more = _next(operation, selection, using)
     moved, refused = VERBS[operation.verb].run(ids, operation, using) if ids else ([], {})
     kept = operation.details.get("refused", {})
-    kept |= {str(one): why for one, why in list(refused.items())[: max(0, REFUSALS_KEPT - len(kept))]}
+    kept |= {str(job_id): why for job_id, why in list(refused.items())[: max(0, REFUSALS_KEPT - len(kept))]}
     later = {} if more else _came_later(operation, selection, using)
     Operation.objects.using(using).filter(pk=id).update(
         cursor={"place": place, "advanced_at": operation.now.isoformat()},
@@ -308,20 +311,20 @@ def _advance(id: UUID, using: str) -> Bit:
 
 
 def _next(operation: Operation, selection: Selection, using: str) -> tuple[list[UUID], int, bool]:
-    """The jobs whose turn it is, where the next bit begins, and whether there is one."""
+    """The jobs of the next step, the place where the step after it begins, and whether there is one."""
     place = int((operation.cursor or {}).get("place", 0))
     if selection.ids is not None:
         after = place + AT_ONCE
         return list(selection.ids[place:after]), after, after < len(selection.ids)
-    # The place is the bound at this end; a second one would only mislead the planner.
-    meant = shown_jobs(operation.verb, replace(selection, after_seq=None), using)
-    piece = paging.look(meant.only("seq"), AT_ONCE, after=place)
+    # The place already is the lower bound; a second bound would mislead the planner.
+    jobs = shown_jobs(operation.verb, replace(selection, after_seq=None), using)
+    piece = paging.look(jobs.only("seq"), AT_ONCE, after=place)
     more = piece.more and (selection.until_seq is None or piece.place < selection.until_seq)
     return [job.pk for job in piece.jobs], piece.place, more
 
 
 def shown_jobs(verb: str, selection: Selection, using: str) -> QuerySet[Job]:
-    """The jobs of a selection that the verb takes, if they became so before its snapshot."""
+    """The jobs of a selection that the verb takes, and that were in their state before its snapshot."""
     return Seen(verb, selection.snapshot or "").among(_taken(verb, selection, using))
 
 
@@ -330,7 +333,7 @@ def _taken(verb: str, selection: Selection, using: str) -> JobQuerySet:
 
 
 def _came_later(operation: Operation, selection: Selection, using: str) -> dict[str, int]:
-    """How many jobs the filters find that became what the verb takes after they were shown; they were not touched."""
+    """The number of jobs that the filters match only since the jobs were shown; they were not changed."""
     if selection.is_named or not selection.snapshot:
         return {}
     now = replace(selection, after_seq=None, until_seq=None)
@@ -340,5 +343,8 @@ def _came_later(operation: Operation, selection: Selection, using: str) -> dict[
 
 
 def current_snapshot(*, using: str | None = None) -> str:
-    """What is committed now, as text: ask for it before you show jobs, and give it to :func:`begin_operation`."""
+    """Return the database's current snapshot as text: take it before you show jobs, and pass it to the verb.
+
+    Verbs that take a ``snapshot`` do not change jobs that changed after it.
+    """
     return str(rows(database(using), sql.session.SNAPSHOT)[0][0])

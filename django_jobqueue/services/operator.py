@@ -1,4 +1,4 @@
-"""What operators and callers do: retry, skip, cancel, delete and purge jobs, pause and resume queues."""
+"""Verbs for operators: retry, skip, cancel, delete, purge and reschedule jobs, pause and resume queues."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EDITS_KEPT = 20
 
 @dataclass(slots=True)
 class Outcome:
-    """What an operator's verb moved, and what it refused, with the reason."""
+    """The jobs that an operator's verb moved, and those that it refused, with the reason."""
 
     moved: list[UUID] = field(default_factory=list)
     refused: dict[UUID, str] = field(default_factory=dict)
@@ -69,7 +69,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class Cancellation:
-    """The jobs that a cancel reached, those it did not know or that were final, and what each was before."""
+    """The result of :func:`cancel`.
+
+    ``cancelled`` are the jobs that it reached, ``unknown`` those that do not exist or were final, and ``previous`` the
+    state of each before.
+    """
 
     cancelled: list[UUID] = field(default_factory=list)
     unknown: list[UUID] = field(default_factory=list)
@@ -87,12 +91,17 @@ def retry(
     queue: str | None = None,
     using: str | None = None,
 ) -> Outcome:
-    """Give dead jobs another attempt, at once and, on an ordered queue, before all others of their key.
+    """Give jobs that failed for good another attempt.
 
-    Its retry limit is raised by one. A job whose policy's slot is taken meanwhile stays dead and is listed as refused.
-    Named an operator or a reason, it is recorded as an ``Operation``, with what ``data`` was before and after; unless
-    ``record`` is off, because the caller does so. With a ``snapshot``, see :func:`current_snapshot`, jobs that failed
-    after it are refused. For one job given by itself ``JobNotFound`` and ``InvalidTransition`` are raised instead.
+    A retried job is fetchable at once; on an ordered queue it runs before all others of its key. Its retry limit is
+    raised by one, and its data is replaced by ``data`` if given. A job is refused if another job has taken its slot in
+    the queue's policy. With a ``snapshot``, see :func:`current_snapshot`, jobs that failed after it are refused.
+
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``, with the data before and after,
+    unless ``record`` is false because the caller records it.
+
+    For a single job, ``JobNotFound`` and ``InvalidTransition`` are raised. For several jobs, the result lists the
+    refused ones. Raises ``InvalidData``.
     """
     note = _noted(operator, reason)
     settings = get_settings()
@@ -111,10 +120,10 @@ def retry(
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Another attempt for jobs that failed for good, with this data if any; refused where its place is taken."""
+    """Another attempt for jobs that failed for good, with this data if any; refused if the slot is taken."""
 
     data: str | None
-    edits: dict[str, Any] = field(default_factory=dict)  # what the data was and became, noted under the locks
+    edits: dict[str, Any] = field(default_factory=dict)  # the data before and after, noted while the jobs are locked
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
         taken = _slots_taken(using, jobs)
@@ -135,10 +144,11 @@ def skip(
     queue: str | None = None,
     using: str | None = None,
 ) -> Outcome:
-    """End dead or waiting-to-retry jobs with a reason; their keys go on with the next job.
+    """End jobs that failed for good or wait for a retry, with a reason; their keys continue with the next job.
 
-    With a ``snapshot``, see :func:`current_snapshot`, jobs whose attempt failed after it are refused.
-    Raises ``InvalidOption`` without a reason; for one job given by itself ``JobNotFound`` and ``InvalidTransition``.
+    With a ``snapshot``, see :func:`current_snapshot`, jobs whose attempt failed after it are refused. Raises
+    ``InvalidOption`` without a reason. For a single job, ``JobNotFound`` and ``InvalidTransition`` are raised; for
+    several jobs, the result lists the refused ones.
     """
     note = _noted(operator, reason)
     if not note.reason.strip():
@@ -164,20 +174,20 @@ def cancel(
     queue: str | None = None,
     using: str | None = None,
 ) -> Cancellation:
-    """Cancel these jobs, and all that carry every one of these tags.
+    """Cancel these jobs, and all jobs that carry every one of these tags.
 
-    A waiting job ends at once. An active one becomes cancelling until its worker answers; with ``force`` it is stopped
-    at once, and then its handler and the next job of its key may overlap. Final and unknown jobs are listed, never an
-    error; with a ``snapshot``, see :func:`current_snapshot`, so are jobs sent after it. Raises ``InvalidOption`` when
-    neither ids nor tags are given.
+    A waiting job ends at once. An active job becomes cancelling until its worker answers. With ``force`` an active job
+    is stopped at once; its handler and the next job of its key may then overlap. Jobs that do not exist or are final
+    are listed in the result, and so are jobs sent after the ``snapshot``, see :func:`current_snapshot`. Raises
+    ``InvalidOption`` if neither ids nor tags are given.
     """
     using = database(using)
     note = _noted(operator)
-    wanted, tagged = _selection("cancel", ids, tags)
+    job_ids, tagged = _selection("cancel", ids, tags)
     decision = Cancel(force, _seen("cancel", snapshot, using))
 
     def work() -> Moved:
-        return move(using, _ids_of(wanted, tagged, queue, using), decision, queue=queue)
+        return move(using, _ids_of(job_ids, tagged, queue, using), decision, queue=queue)
 
     moved = in_transaction(using, work)
     kept = {job.pk for job in moved.jobs if job.state == JobState.CANCELLING and job.pk not in moved.changes}
@@ -186,7 +196,7 @@ def cancel(
         previous={job.pk: JobState(job.state) for job in moved.jobs},
     )
     reached = set(result.cancelled)
-    named = dict.fromkeys(wanted) | dict.fromkeys(job.pk for job in moved.jobs)
+    named = dict.fromkeys(job_ids) | dict.fromkeys(job.pk for job in moved.jobs)
     result.unknown = [id for id in named if id not in reached]
     if note.operator:
         _record("cancel", note, queue, result.cancelled, dict.fromkeys(result.unknown, ""), using)
@@ -195,7 +205,7 @@ def cancel(
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The end of jobs that wait, and a request to the workers of those that run; with ``force`` their end too."""
+    """Ends waiting jobs, and asks the workers of running jobs to stop them; with ``force`` ends running jobs too."""
 
     force: bool
     seen: Seen
@@ -227,18 +237,18 @@ def delete(
     queue: str | None = None,
     using: str | None = None,
 ) -> int:
-    """Delete final and dead jobs, all or none, and return how many; a key that one of them blocked goes on.
+    """Delete jobs that have ended, all or none, and return their number; keys that they blocked continue.
 
     Raises ``InvalidOption`` without ids and tags, ``JobNotFound`` for an id that does not exist, and
-    ``InvalidTransition`` if one of them is not finished.
+    ``InvalidTransition`` if a job waits or runs.
     """
     using = database(using)
     note = _noted(operator)
-    wanted, tagged = _selection("delete", ids, tags)
+    job_ids, tagged = _selection("delete", ids, tags)
 
     def work() -> list[UUID]:
-        locked, jobs = lock(using, _ids_of(wanted, tagged, queue, using), queue=queue)
-        missing = set(wanted) - {job.pk for job in jobs}
+        locked, jobs = lock(using, _ids_of(job_ids, tagged, queue, using), queue=queue)
+        missing = set(job_ids) - {job.pk for job in jobs}
         if missing:
             raise JobNotFound(sorted(missing))
         for job in jobs:
@@ -254,7 +264,7 @@ def delete(
 
 
 def delete_each(ids: list[UUID], *, snapshot: str | None = None, using: str) -> Outcome:
-    """Delete those of these jobs that are final; unlike :func:`delete`, the others are refused and stop nothing."""
+    """Delete the jobs that have ended, and refuse the others; :func:`delete` deletes all or none."""
     seen = _seen("delete", snapshot, using)
 
     def work() -> Outcome:
@@ -271,9 +281,9 @@ def delete_each(ids: list[UUID], *, snapshot: str | None = None, using: str) -> 
 
 
 def purge(queue: str, state: str | None = None, *, operator: str = "", using: str | None = None) -> int:
-    """Delete all jobs of a queue, or those in one state, whatever they are doing, and return how many.
+    """Delete all jobs of a queue, or all in one state, and return their number; running jobs are deleted too.
 
-    Raises ``QueueNotFound`` and ``InvalidOption`` for a state that does not exist.
+    Raises ``QueueNotFound``, and ``InvalidOption`` for a state that does not exist.
     """
     using = database(using)
     note = _noted(operator)
@@ -283,7 +293,7 @@ def purge(queue: str, state: str | None = None, *, operator: str = "", using: st
 
     def work() -> int:
         gone = rows(using, sql.transitions.PURGE, {"queue": queue, "state": state})
-        # Which jobs waited behind the deleted ones can only be seen when this is committed.
+        # Only after the commit can another statement see which jobs waited behind the deleted ones.
         if freed := {lanes.Lane(queue, policy, key) for policy, key, *_ in gone if policy in LANED}:
             lanes.release_later(using, freed)
         announcements.keys_released(using, [(queue, key) for _, key, blocked, _ in gone if blocked])
@@ -296,27 +306,30 @@ def purge(queue: str, state: str | None = None, *, operator: str = "", using: st
 
 
 def pause(queue: str, *, operator: str = "", reason: str = "", using: str | None = None) -> None:
-    """Hand out no more jobs of this queue; what runs goes on, and sends are accepted.
+    """Pause a queue: its jobs are no longer fetched. Running jobs go on, and sends are accepted.
 
-    Named an operator or a reason, it is recorded as an ``Operation``.
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``QueueNotFound``.
     """
     _switch("pause", queue, StatementTimestamp(), _noted(operator, reason), database(using))
 
 
 def resume(queue: str, *, operator: str = "", reason: str = "", using: str | None = None) -> None:
-    """Hand out jobs of this queue again; recorded as :func:`pause` is."""
+    """Resume a paused queue: its jobs are fetched again.
+
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``QueueNotFound``.
+    """
     using = database(using)
     _switch("resume", queue, None, _noted(operator, reason), using)
     wake(using, [named(queue)])
 
 
 def _switch(verb: str, queue: object, paused_at: StatementTimestamp | None, note: _Note, using: str) -> None:
-    meant = Queue.objects.using(using).filter(pk=named(queue))
+    queues = Queue.objects.using(using).filter(pk=named(queue))
     with transaction.atomic(using=using):
-        is_new = meant.filter(paused_at__isnull=paused_at is not None).update(paused_at=paused_at)
+        is_new = queues.filter(paused_at__isnull=paused_at is not None).update(paused_at=paused_at)
         if is_new and (note.operator or note.reason):
             _record(verb, note, named(queue), [], {}, using)
-    if not is_new and not meant.exists():
+    if not is_new and not queues.exists():
         raise no_queue(named(queue), using)
 
 
@@ -330,7 +343,7 @@ class _Note:
 
 
 def _noted(operator: object, reason: object = "") -> _Note:
-    """Checked before anything moves: a record that cannot be written must not undo what it is about."""
+    """The operator and the reason, checked before any job moves: an invalid record must not undo the operation."""
     name = check_text(operator, option="operator", max_length=255)
     return _Note(name, clean_text("" if reason is None else reason, max_chars=get_settings().MAX_ERROR_CHARS))
 
@@ -341,9 +354,9 @@ def _seen(verb: str, snapshot: str | None, using: str) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class IfAllowed:
-    """A decision on jobs in states that the verb takes and that have not changed since they were shown.
+    """Applies a decision to jobs in the states that the verb takes, if they have not changed since they were shown.
 
-    The others are refused; one job given by itself raises.
+    Other jobs are refused; for a single job in another state it raises ``InvalidTransition``.
     """
 
     decision: Decision
@@ -371,7 +384,7 @@ class IfAllowed:
 
 
 def _operate(ids: list[UUID], decision: IfAllowed, queue: str | None, using: str) -> Outcome:
-    """Move many jobs, a bounded number at a time; one that cannot move is refused and stops no other."""
+    """Move many jobs, a bounded number at a time; a job that cannot move is refused and does not stop the others."""
     outcome = Outcome()
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
@@ -386,7 +399,7 @@ def _operate(ids: list[UUID], decision: IfAllowed, queue: str | None, using: str
 
 
 def _despite_collisions(work: Callable[[], Moved], using: str) -> Moved:
-    """Try again when a job that was sent meanwhile has taken a slot: the second look sees it."""
+    """Run ``work``, and again if a job that was sent meanwhile has taken a slot: the next run sees that job."""
     for tries_left in reversed(range(5)):
         try:
             with transaction.atomic(using=using) if not connections[using].get_autocommit() else nullcontext():
@@ -398,7 +411,7 @@ def _despite_collisions(work: Callable[[], Moved], using: str) -> Moved:
 
 
 def _slots_taken(using: str, jobs: list[Job]) -> dict[UUID, UUID]:
-    """Dead jobs that cannot wait again, because another of their key does what their policy allows only one to do."""
+    """Failed jobs that cannot be retried, each with the job that has its slot in the queue's policy."""
     taken = retrying_beside(using, jobs)
     unique = [
         job
@@ -414,7 +427,7 @@ def _slots_taken(using: str, jobs: list[Job]) -> dict[UUID, UUID]:
             taken[job.pk] = other
         else:
             seen[lane] = job.pk
-    for job in jobs:  # of two dead stately jobs of one key only one can wait
+    for job in jobs:  # of two failed jobs of one key on a stately queue only one can wait
         if job.policy == QueuePolicy.STATELY and job.pk not in taken:
             first = seen.setdefault((job.queue_id, job.singleton_key), job.pk)
             if first != job.pk:
@@ -423,14 +436,14 @@ def _slots_taken(using: str, jobs: list[Job]) -> dict[UUID, UUID]:
 
 
 def _edits(using: str, jobs: list[Job], data: Any) -> dict[str, Any]:
-    """What the data of these locked jobs was and becomes, for the record; of a few jobs, because it may be large."""
+    """The data of these locked jobs before and after, for the record; of a few jobs, because it may be large."""
     few = [job.pk for job in jobs[:EDITS_KEPT]]
     before = Job.objects.using(using).filter(pk__in=few).values_list("pk", "data")
     return {str(id): {"before": was, "after": data} for id, was in before}
 
 
 def _ids(jobs: Jobs) -> tuple[list[UUID], bool]:
-    """The ids that are meant, and whether it was one job given by itself."""
+    """The ids of the jobs, and whether a single job was given."""
     if isinstance(jobs, Job):
         return [jobs.pk], True
     if isinstance(jobs, UUID | str) or not isinstance(jobs, Iterable):
@@ -438,17 +451,17 @@ def _ids(jobs: Jobs) -> tuple[list[UUID], bool]:
     if isinstance(jobs, QuerySet):
         if not issubclass(jobs.model, Job):
             raise InvalidOption("jobs", f"expected a queryset of jobs, got one of {jobs.model.__name__}")
-        found = jobs if jobs.query.is_sliced else jobs.order_by()
-        return list(found.values_list("pk", flat=True)), False
+        unordered = jobs if jobs.query.is_sliced else jobs.order_by()
+        return list(unordered.values_list("pk", flat=True)), False
     return list(dict.fromkeys(job.pk if isinstance(job, Job) else as_uuid(job) for job in jobs)), False
 
 
 def _selection(verb: str, ids: Jobs, tags: Iterable[str]) -> tuple[list[UUID], list[str]]:
-    wanted, _ = _ids(ids)
+    job_ids, _ = _ids(ids)
     tagged = check_tags(tags) if tags else []
-    if not wanted and not tagged and not isinstance(ids, QuerySet):
+    if not job_ids and not tagged and not isinstance(ids, QuerySet):
         raise InvalidOption("ids", f"{verb}() needs ids or tags", hint="To empty a queue there is purge().")
-    return wanted, tagged
+    return job_ids, tagged
 
 
 def _ids_of(ids: list[UUID], tags: list[str], queue: str | None, using: str) -> list[UUID]:
@@ -480,7 +493,7 @@ def _record(
     count: int | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Who did what to which jobs, and why."""
+    """Record who did what to which jobs, and why."""
     Operation.objects.using(using).create(
         verb=verb,
         operator=note.operator,
@@ -498,23 +511,25 @@ acancel = sync_to_async(cancel)
 
 
 def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, using: str | None = None) -> None:
-    """Let a waiting job start at another time; those behind it in its lane pass it, if its queue says so.
+    """Change the time before which a waiting job does not start.
 
-    Raises ``JobNotFound``, ``InvalidOption`` and, unless it waits, ``InvalidTransition``.
+    Whether later jobs of its key may run before it depends on the queue's option ``delayed_head``. Raises
+    ``JobNotFound``, ``InvalidOption``, and ``InvalidTransition`` if the job does not wait.
     """
     moment = check_moment(start_after)
     using = database_of(job, using)
     id = id_of(job)
 
     def work() -> None:
-        locked, found = lock(using, [id], queue=queue)
-        if not found:
+        locked, jobs = lock(using, [id], queue=queue)
+        if not jobs:
             raise JobNotFound(id)
-        if found[0].state not in leads_to(JobState.ACTIVE):
-            allowed = leads_to(JobState.ACTIVE)
-            raise InvalidTransition(job_id=id, state=found[0].state, wanted="rescheduled", allowed=allowed)
-        execute(using, sql.transitions.RESCHEDULE, {"moment": moment, "id": id, "queue": found[0].queue_id})
-        locked.release(lanes_of(found))
-        wake(using, [found[0].queue_id])
+        (row,) = jobs
+        allowed = leads_to(JobState.ACTIVE)
+        if row.state not in allowed:
+            raise InvalidTransition(job_id=id, state=row.state, wanted="rescheduled", allowed=allowed)
+        execute(using, sql.transitions.RESCHEDULE, {"moment": moment, "id": id, "queue": row.queue_id})
+        locked.release(lanes_of(jobs))
+        wake(using, [row.queue_id])
 
     in_transaction(using, work)

@@ -1,4 +1,4 @@
-"""Making, changing and removing queues."""
+"""Creating, changing and deleting queues."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ PARTITION_TRIES = 20
 
 
 def create_queue(name: str, *, using: str | None = None, **options: Any) -> Queue:
-    """Create a queue, or change what may be changed of an existing one of that name.
+    """Create a queue; if a queue of this name exists, change its options instead.
 
-    Raises ``InvalidOption`` and, for another policy or partition than it has, ``ImmutableOption``.
+    Options that are not given keep their values, or get their defaults in a new queue. Raises ``InvalidOption``, and
+    ``ImmutableOption`` for another policy or partition than the existing queue has.
     """
     using = database(using)
     name = check_queue_name(name)
@@ -43,7 +44,7 @@ def create_queue(name: str, *, using: str | None = None, **options: Any) -> Queu
     if existing is not None:
         return update_queue(name, using=using, **wanted)
     values = queue_defaults() | wanted
-    if values["dead_letter"] == name:  # the default dead letter has none itself
+    if values["dead_letter"] == name:  # the default dead-letter queue has no dead-letter queue itself
         values["dead_letter"] = None
     if values["partition"]:
         _outside_atomic(using, f"create_queue({name!r}, partition=True)")
@@ -53,7 +54,7 @@ def create_queue(name: str, *, using: str | None = None, **options: Any) -> Queu
 
 
 def _create(name: str, values: Mapping[str, Any], wanted: Mapping[str, Any], using: str) -> Queue:
-    """The queue and its part of the table at once: a job sent in between would lie in the common part and be lost."""
+    """Create the queue and its partition together: a job sent in between would lie in the common part and be lost."""
     _check_dead_letter(name, wanted, using)
     if values["partition"]:
         _create_partition(name, using)
@@ -64,7 +65,8 @@ def _create(name: str, values: Mapping[str, Any], wanted: Mapping[str, Any], usi
 def create_fifo_queue(name: str, *, using: str | None = None, **options: Any) -> Queue:
     """Create a queue whose jobs run in strict order per ``singleton_key``.
 
-    It takes no retry options, because on such a queue they belong to each job; ``InvalidOption`` says so.
+    Raises ``InvalidOption``, also for retry options, because on an ordered queue they belong to each job, and
+    ``ImmutableOption`` if a queue of this name has another policy or partition.
     """
     for option in (*RETRY_OPTIONS, "policy"):
         if option in options:
@@ -73,9 +75,9 @@ def create_fifo_queue(name: str, *, using: str | None = None, **options: Any) ->
 
 
 def update_queue(name: str, *, using: str | None = None, **options: Any) -> Queue:
-    """Change a queue's options; jobs already sent keep theirs.
+    """Change options of a queue; jobs that were already sent keep their options.
 
-    Raises ``QueueNotFound``, ``InvalidOption`` and, for its policy or partition, ``ImmutableOption``.
+    Raises ``QueueNotFound``, ``InvalidOption``, and ``ImmutableOption`` for another policy or partition.
     """
     using, name = database(using), named(name)
     wanted = clean_queue_options(options, name=name)
@@ -86,7 +88,10 @@ def update_queue(name: str, *, using: str | None = None, **options: Any) -> Queu
 
 
 def delete_queue(name: str, *, using: str | None = None) -> bool:
-    """Delete a queue and all its jobs; whether there was one. Schedules that send to it go with it."""
+    """Delete a queue, all its jobs, and the schedules that send to it; return whether the queue existed.
+
+    Raises ``InvalidOption`` if the queue has its own partition and the call is inside ``atomic()``.
+    """
     using, name = database(using), named(name)
     queue = Queue.objects.using(using).filter(pk=name).first()
     if queue is None:
@@ -107,7 +112,7 @@ def _drop(queue: Queue, using: str) -> None:
 
 
 def get_queue(name: str, *, using: str | None = None) -> Queue:
-    """The queue of that name with its number of jobs per state, counted now; or ``QueueNotFound``."""
+    """Return the queue of this name, with the number of its jobs per state. Raises ``QueueNotFound``."""
     using, name = database(using), named(name)
     queue = Queue.objects.using(using).with_counts().filter(pk=name).first()
     if queue is None:
@@ -116,17 +121,17 @@ def get_queue(name: str, *, using: str | None = None) -> Queue:
 
 
 def find_queue(queue: object, using: str) -> Queue:
-    """The queue that is meant, by its name or by itself, without counting its jobs; or ``QueueNotFound``."""
+    """Return the queue, given by its name or as a ``Queue``, without counting its jobs. Raises ``QueueNotFound``."""
     return check_exists(queue, using)
 
 
 def queue_name(queue: object) -> str:
-    """The name of the queue that is meant, which may not exist; ``InvalidOption`` for what cannot be one."""
+    """Return the name of a queue, which need not exist. Raises ``InvalidOption`` for what cannot be a queue's name."""
     return named(queue)
 
 
 def queue_names(*, using: str) -> set[str]:
-    """The names of all queues; ``ImproperlyConfigured`` if the tables are missing."""
+    """Return the names of all queues. Raises ``ImproperlyConfigured`` if the tables are missing."""
     try:
         return set(Queue.objects.using(using).values_list("name", flat=True))
     except ProgrammingError as error:
@@ -135,7 +140,7 @@ def queue_names(*, using: str) -> set[str]:
 
 
 def sync_declared(*, using: str) -> None:
-    """Make the queues that settings declare exist, as declared; ``default`` exists always."""
+    """Create or change the queues that the settings declare, so that they are as declared, and ``default``."""
     if not _is_ours(using):
         return
     declared: Mapping[str, Mapping[str, Any]] = {
@@ -158,7 +163,7 @@ def _is_ours(using: str) -> bool:
 
 
 def _depth(name: str, declared: Mapping[str, Mapping[str, Any]]) -> int:
-    """Dead-letter queues first, so that each finds the one it names."""
+    """The number of queues behind this one in the chain of dead-letter queues, so that those are created first."""
     depth, seen = 0, set()
     while name not in seen:
         seen.add(name)
@@ -183,7 +188,7 @@ def _change(queue: Queue, wanted: Mapping[str, Any], using: str) -> Queue:
     if not values:
         return queue
     Queue.objects.using(using).filter(pk=queue.name).update(**values, updated_at=StatementTimestamp())
-    if "delayed_head" in values:  # who goes first may have changed in every lane
+    if "delayed_head" in values:  # the job that goes first may have changed in every lane
         after_commit(using, partial(release_held, using, queue.name))
     return Queue.objects.using(using).get(pk=queue.name)
 
@@ -214,19 +219,22 @@ def _check_dead_letter(name: str, wanted: Mapping[str, Any], using: str) -> None
 
 
 def _outside_atomic(using: str, what: str) -> None:
-    """Refuse inside a caller's transaction: its lock on the whole job table would last until the caller's commit."""
+    """Refuse the call inside a caller's transaction: it would lock the whole job table until the caller's commit."""
     if joins(connections[using]) and not _may_join(using):
         raise InvalidOption("partition", f"{what} cannot be called inside atomic()")
 
 
 def _may_join(using: str) -> bool:
-    """The transaction that a test runs in never commits, and nobody else waits for it."""
+    """Whether it is the transaction of a test: it never commits, and no other transaction waits for it."""
     return any(getattr(block, "_from_testcase", False) for block in connections[using].atomic_blocks)
 
 
 def _with_lock_timeout(using: str, work: Callable[[], T]) -> T:
-    """Creating and dropping wait for every running statement on the table, and all new ones wait behind: so only
-    for a moment, and then again."""
+    """Run ``work`` with a short lock timeout, several times if it must.
+
+    Creating and dropping a partition wait for every running statement on the job table, and all new statements wait
+    behind them. So each try waits only for a moment.
+    """
     limit = get_settings().LOCK_TIMEOUT_MS
 
     def bounded() -> T:
@@ -247,5 +255,5 @@ def _create_partition(name: str, using: str) -> None:
     table = partition_name(name)
     with connections[using].cursor() as cursor:
         literal = Literal(name).as_string(cursor.connection)
-    # Rows that lie in the default part would make CREATE fail; there are none for a queue that did not exist.
+    # CREATE would fail if the default partition had rows of this queue; there are none, because the queue is new.
     execute(using, create_partition_sql(literal, table).replace("%", "%%"))

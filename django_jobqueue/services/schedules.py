@@ -1,4 +1,4 @@
-"""Schedules: making them, and sending the jobs of the slots that are due."""
+"""Schedules: creating them, and sending the jobs of due slots."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from ..text import check_text
 from .send import send
 
 MAX_CATCH_UP = 100
-LATE = timedelta(minutes=1)  # a slot that is handled later than that was missed
-LOCK_SECONDS = 0.5  # how long one schedule may hold up the others
+LATE = timedelta(minutes=1)  # a slot that is handled later than this was missed
+LOCK_SECONDS = 0.5  # how long one schedule may delay the others
 AFTER_LOCK_SECONDS = 5
 LOOK_AGAIN_SECONDS = 60
 RUN_DAYS = 30
@@ -62,11 +62,11 @@ def create_schedule(
     using: str | None = None,
     **options: Any,
 ) -> Schedule:
-    """Make the schedule of that name be as said here, whether it exists or not, and return it.
+    """Create a schedule, or change the schedule of this name to these values, and return it.
 
-    Without ``enabled`` one that exists stays on or off, and a new one is on. Further options are those of its jobs, as
-    for ``send()``. Raises ``InvalidOption`` (also if it never fires), ``InvalidData``, ``QueueNotFound`` and, for a
-    schedule without a key that sends to an ordered queue, ``KeyRequired``.
+    Without ``enabled``, a new schedule is on, and an existing one stays on or off. Further options are options of its
+    jobs, as for :func:`send`. Raises ``InvalidOption``, also for a schedule that never fires, ``InvalidData``,
+    ``QueueNotFound``, and ``KeyRequired`` for a schedule without a key that sends to an ordered queue.
     """
     given: dict[str, Any] = {
         "queue": queue,
@@ -86,13 +86,14 @@ def create_schedule(
 
 
 def run_schedule(name: str, *, using: str | None = None) -> Job | None:
-    """Send a job of this schedule now, whether it is on or off; ``None`` if its policy's slot is taken.
+    """Send a job of this schedule now, even if the schedule is off, and return the job.
 
-    Its slots stay as they are. Raises ``ScheduleNotFound``, and what ``send()`` raises.
+    Returns ``None`` if the policy of its queue refuses the job. The slots of the schedule do not change. Raises
+    ``ScheduleNotFound``, and the exceptions of :func:`send`.
     """
     using = database(using)
     schedule = _get(name, using)
-    schedule.check_options()  # also the cron line, which the handling of due slots has read already
+    schedule.check_options()  # also the cron line, which send_due() reads before it sends
 
     def work() -> Job | None:
         job = _send(schedule, using)
@@ -103,10 +104,10 @@ def run_schedule(name: str, *, using: str | None = None) -> Job | None:
 
 
 def send_due(*, limit: int = 100, using: str | None = None) -> int:
-    """One pass of a scheduler: send the jobs of all slots that are due; how many jobs that were.
+    """Send the jobs of all slots that are due, of up to ``limit`` schedules, and return the number of jobs.
 
-    Any number of schedulers may do it at once, a slot is sent by one of them. Each schedule has its own transaction,
-    and one that is broken is logged and stops no other. At most ``limit`` schedules are looked at.
+    Any number of processes may call this at once; each slot is sent by only one of them. Each schedule has its own
+    transaction. A schedule that fails is logged and does not stop the others.
     """
     using = database(using)
     limit = check_int(limit, option="limit", minimum=1, maximum=10_000)
@@ -115,16 +116,17 @@ def send_due(*, limit: int = 100, using: str | None = None) -> int:
 
 
 def forget_old_runs(*, days: int = RUN_DAYS, limit: int = 10_000, using: str | None = None) -> int:
-    """Delete the records of slots that are older than that, at most ``limit`` of them; how many that were."""
+    """Delete up to ``limit`` records of slots that are older than ``days``, and return their number."""
     days = check_int(days, option="days", minimum=1, maximum=36_500)
     limit = check_int(limit, option="limit", minimum=1, maximum=1_000_000)
     return execute(database(using), sql.schedules.FORGET_RUNS, [days, limit, limit])
 
 
 def sync_declared_schedules(*, using: str) -> None:
-    """Make the schedules that settings declare exist, as declared; those that are declared no more are turned off.
+    """Create or change the schedules that the settings declare; turn off those that are no longer declared.
 
-    Whether one is on is decided by its declaration only when it is made or comes back: later by operators.
+    The declaration decides whether a schedule is on only when the schedule is created or declared again. Later,
+    operators decide.
     """
     connection = connections[using]
     if connection.vendor != "postgresql" or Schedule._meta.db_table not in connection.introspection.table_names():
@@ -151,12 +153,12 @@ def _declare(name: str, options: Mapping[str, Any], is_ours: bool, using: str) -
     Schedule.objects.using(using).filter(pk=name, from_code=False).update(from_code=True)
 
 
-# ------------------------------------------------------------------------------------------------------ making them
+# -------------------------------------------------------------------------------------------------- creating schedules
 
 
 def _put(name: str, given: Mapping[str, Any], options: Mapping[str, Any], using: str) -> Schedule:
     columns = schedule_defaults() | clean_schedule_options({**given, **options})
-    if "enabled" not in given:  # one that exists stays on or off
+    if "enabled" not in given:  # an existing schedule stays on or off
         del columns["enabled"]
     _check_queue(columns, using)
     columns["queue_id"] = columns.pop("queue")
@@ -180,20 +182,20 @@ def _check_queue(columns: Mapping[str, Any], using: str) -> None:
 def _get(name: object, using: str) -> Schedule:
     name = check_text(name, option="name", max_length=1_000_000, required=True)
     schedules = Schedule.objects.using(using)
-    found = schedules.filter(pk=name).first()
-    if found is None:
+    schedule = schedules.filter(pk=name).first()
+    if schedule is None:
         raise ScheduleNotFound(name, schedules.values_list("pk", flat=True)[:1000])
-    return found
+    return schedule
 
 
 # ------------------------------------------------------------------------------------------------------- due slots
 
 
 def _handle(name: str, using: str) -> int:
-    """Do one schedule in a transaction of its own; whatever goes wrong with it is told, and no other suffers."""
+    """Send the due slots of one schedule in its own transaction; a failure is logged and does not stop the others."""
     try:
         sent = unless_locked(using, partial(_tick, name, using), LOCK_SECONDS)
-    except (OperationalError, InterfaceError):  # it is the database that is in trouble
+    except (OperationalError, InterfaceError):  # the database failed, not the schedule
         raise
     except Exception as error:
         troubled.set_aside(name, using, LOOK_AGAIN_SECONDS)
@@ -206,7 +208,7 @@ def _handle(name: str, using: str) -> int:
             exc_info=error,
         )
         return 0
-    if sent is None:  # somebody's open transaction has sent what this job would be refused for, or it may roll back
+    if sent is None:  # an open transaction has sent a job that would refuse this one, and may still roll back
         troubled.set_aside(name, using, AFTER_LOCK_SECONDS)
         logger.info(
             "schedule waits for another transaction: %s; trying again in %g s",
@@ -219,7 +221,7 @@ def _handle(name: str, using: str) -> int:
 
 
 def _tick(name: str, using: str) -> int:
-    """Send what is due, unless another scheduler does it right now or has done it already."""
+    """Send the due slots, unless another process is sending them or has sent them."""
     mine = Schedule.objects.using(using).due().select_for_update(skip_locked=True, no_key=True)
     schedule = mine.annotate(now=StatementTimestamp()).filter(pk=name).first()
     if schedule is None:
@@ -247,14 +249,14 @@ def _tick(name: str, using: str) -> int:
 
 
 def _slots_to_send(schedule: Schedule, now: datetime) -> list[datetime]:
-    """The slots since ``next_at`` that its ``catch_up`` wants, the earliest first."""
-    if schedule.next_at is None:  # it was made or changed, or turned on again: it begins now
+    """The slots since ``next_at`` that its ``catch_up`` includes, the earliest first."""
+    if schedule.next_at is None:  # it was created, changed or turned on again: it begins now
         return []
     before = schedule.next_at - timedelta(microseconds=1)
     count = MAX_CATCH_UP if schedule.catch_up == CatchUp.ALL else 1
-    found = latest_slots(schedule.cron, schedule.timezone, before, now, count + 1)
-    kept = [slot for slot in found[-count:] if schedule.catch_up != CatchUp.NONE or now - slot <= LATE]
-    if len(kept) < len(found):
+    due = latest_slots(schedule.cron, schedule.timezone, before, now, count + 1)
+    kept = [slot for slot in due[-count:] if schedule.catch_up != CatchUp.NONE or now - slot <= LATE]
+    if len(kept) < len(due):
         first = str(schedule.next_at)
         logger.warning(
             "schedule missed slots: %s since %s, catch_up=%s",
@@ -267,7 +269,7 @@ def _slots_to_send(schedule: Schedule, now: datetime) -> list[datetime]:
 
 
 def _send_slot(schedule: Schedule, slot: datetime, using: str) -> bool:
-    """Send the job of a slot, if nobody has; whether one was sent. The slot is recorded in any case."""
+    """Record a slot, and send its job if no other process has; return whether a job was sent."""
     run, is_new = ScheduleRun.objects.using(using).get_or_create(schedule=schedule, slot=slot)
     if not is_new or _is_paused(schedule, using):
         return False
@@ -322,7 +324,7 @@ def _send(schedule: Schedule, using: str) -> Job | None:
 
 
 def _record_by_hand(schedule: Schedule, job: Job | None, using: str) -> None:
-    """A run by hand has the moment as its slot: a fraction of a second, which no slot of a cron line has."""
+    """Record a run by hand; its slot is the current time, with microseconds that no slot of a cron line has."""
     slot: datetime = rows(using, sql.session.MOMENT)[0][0]
     runs = ScheduleRun.objects.using(using)
     is_new = False
@@ -337,7 +339,7 @@ def _record_by_hand(schedule: Schedule, job: Job | None, using: str) -> None:
 
 
 class _Trouble(NamedTuple):
-    """Why a schedule is left out: the line and the zone that could not be read, or nothing, and until when."""
+    """Why a schedule is left out, and until when: the cron line and time zone that could not be read, or neither."""
 
     cron: str | None
     timezone: str | None
@@ -345,9 +347,9 @@ class _Trouble(NamedTuple):
 
 
 class TroubledSchedules(ProcessMemory):
-    """What this process cannot handle, for seconds or a minute.
+    """Schedules that this process could not handle, left out for seconds or a minute.
 
-    Their rows are left alone, because another worker may know a zone that this one does not.
+    Their rows are not changed, because another worker may know a time zone that this one does not.
     """
 
     def __init__(self) -> None:
@@ -359,7 +361,7 @@ class TroubledSchedules(ProcessMemory):
         self._troubles[using, name] = _Trouble(cron, timezone, time.monotonic() + seconds)
 
     def left_out(self, schedules: ScheduleQuerySet, using: str) -> ScheduleQuerySet:
-        """These without what could not be handled; unless it could not be read, and was changed since."""
+        """These schedules without the troubled ones; one that could not be read is included again once it changed."""
         now = time.monotonic()
         for (alias, name), (cron, timezone, until) in list(self._troubles.items()):
             if until <= now:

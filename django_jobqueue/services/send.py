@@ -1,4 +1,4 @@
-"""Storing jobs, in the caller's transaction."""
+"""Sending a job, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from ..states import OCCUPIED, JobState
 
 OnDuplicate = Literal["return", "ignore"] | None
 
-# What send() asks the database for; the rest of the job it knows, or it has its default, or it loads when asked for.
+# The columns that send() returns from the database. It knows the others, or they have their defaults, or they are
+# loaded when they are read.
 _LEARNED = ("seq", "created_at")
 _LEARNED_OF_LATER = (*_LEARNED, "start_after", "hold")
 _FRESH: dict[str, Any] = {
@@ -80,11 +81,15 @@ def send(
     using: str | None = None,
     **options: Any,
 ) -> Job | None:
-    """Store a job, as part of the caller's transaction, and return it; ``None`` if its policy's slot is taken.
+    """Store a job in the caller's transaction, and return it.
 
-    Raises ``QueueNotFound``, ``KeyRequired`` (ordered queues), ``InvalidData``, ``InvalidOption`` and, for an ``id``
-    that exists in any queue, ``DuplicateJob``; the transaction stays usable after each. With ``on_duplicate="return"``
-    the job that is in the way is returned instead, with ``"ignore"`` always ``None``.
+    Returns ``None`` if the queue's policy refuses the job, because another job has its slot. With
+    ``on_duplicate="return"`` that other job is returned instead; with ``on_duplicate="ignore"`` the result is ``None``
+    also for an ``id`` that exists.
+
+    Raises ``QueueNotFound``, ``InvalidData``, ``InvalidOption``, ``KeyRequired`` on an ordered queue without a
+    ``singleton_key``, and ``DuplicateJob`` for an ``id`` that exists in any queue. The caller's transaction stays
+    usable after each of these.
     """
     using, queue = database(using), named(queue)
     if on_duplicate is not None:
@@ -115,7 +120,7 @@ def send(
 
 
 def check_options(given: Mapping[str, Any], *, singleton_key: Any = None, group_key: Any = None) -> None:
-    """Raise ``InvalidOption`` for options that :func:`send` would refuse, before there is anything to send."""
+    """Check options of :func:`send` before there is a job to send. Raises ``InvalidOption``."""
     options = dict(given)
     tags, throttle = options.pop("tags", ()), options.pop("throttle_seconds", None)
     check_values(None, None, None, singleton_key, group_key, 0, None, None, tags, throttle, options)
@@ -134,9 +139,9 @@ def check_target(queue: str, jobs: list[Checked], using: str) -> Queue:
 
 
 class RefusingQueues(ProcessMemory):
-    """Queues whose policy may refuse a job, by database and name: only a guess which statement to try first.
+    """Queues whose policy may refuse a job, by database and name: a guess which statement to try first.
 
-    A queue stays in here until the process ends.
+    A queue is kept until the process ends.
     """
 
     def __init__(self) -> None:
@@ -151,7 +156,7 @@ _refusing = RefusingQueues()
 
 
 def _store(queue: str, job: Checked, using: str) -> Job | None:
-    """Insert the job: by the short statement where that is enough, else by the one that minds every constraint."""
+    """Insert the job: with the short statement if that is enough, else with the one that handles every constraint."""
     careful = job.given_id or job.throttle_seconds is not None
     if not careful and (using, queue) not in _refusing.names:
         stored = _insert_one(queue, job, using, careful=False)
@@ -170,17 +175,17 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
     params |= {"queue": queue, "has_key": has_key, **job.options}
     try:
         if job.given_id:
-            found = given_ids.row_of_insert(using, job.id, statement, params)
+            row = given_ids.row_of_insert(using, job.id, statement, params)
         else:
-            found = row_at_once(using, statement, params)
+            row = row_at_once(using, statement, params)
     except ProgrammingError as error:
         explain_missing_tables(error, using)
         raise
-    return _as_job(queue, job, found, using) if found else None
+    return _as_job(queue, job, row, using) if row else None
 
 
 def _columns(job: Checked) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The columns that are not left to their defaults, and the parameters of their values."""
+    """The columns that do not get their defaults, and the parameters of their values."""
     params: dict[str, Any] = {"id": job.id}
     for name in ("data", "name", "singleton_key", "group_key", "priority", "tags", "carried"):
         value = getattr(job, name)
@@ -250,14 +255,14 @@ def _as_job(queue: str, job: Checked, row: tuple[Any, ...], using: str) -> Job:
 
 
 def _explain_refusal(queue: str, job: Checked, using: str) -> None:
-    """Nothing was stored: say why, unless it is only that the policy's slot is taken."""
+    """Raise the reason why no job was stored, unless it is only that the policy's slot is taken."""
     check_target(queue, [job], using)
     if job.given_id and Job.objects.using(using).filter(pk=job.id).exists():
         raise DuplicateJob(queue, [f"a job with the id {job.id} exists already"])
 
 
 def in_the_way(queue: Queue, job: Checked, using: str) -> Job | None:
-    """The job that has the same id, was sent in the same window, or holds the slot of the policy."""
+    """The job that refuses this one: it has the same id, was sent in the same window, or has the policy's slot."""
     jobs = Job.objects.using(using)
     if job.given_id and (same := jobs.filter(pk=job.id).first()):
         return same

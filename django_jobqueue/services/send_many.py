@@ -1,4 +1,4 @@
-"""Storing many jobs at once: all of them or none."""
+"""Sending many jobs at once: all of them or none."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def send_many(
 ) -> list[UUID | None]:
     """Store many jobs at once, all or none, and return their ids in the order of the items.
 
-    Items are dicts of :func:`send`'s names. Raises what :func:`send` raises, naming every bad item; also
-    ``DuplicateJob`` when a policy's slot is taken. With ``on_duplicate="ignore"`` such an item's place holds ``None``,
-    with ``"return"`` the id of the job in the way.
+    Each item is a dict with the parameters of :func:`send`. Raises the exceptions of :func:`send`, with a message that
+    names every bad item, and ``DuplicateJob`` if the queue's policy refuses a job. With ``on_duplicate="ignore"`` the
+    jobs that are refused are left out, and the result holds ``None`` in their places; with ``"return"`` it holds the
+    ids of the jobs that refused them.
     """
     if on_duplicate is not None:
         check_on_duplicate(on_duplicate)
@@ -48,7 +49,7 @@ def send_many(
 
 
 class Source(NamedTuple):
-    """The job that a new one is made from."""
+    """The job that a new job is made from: its id, queue and key."""
 
     id: UUID
     queue: str
@@ -58,10 +59,10 @@ class Source(NamedTuple):
 def send_again(
     queue: str, items: Iterable[Mapping[str, Any]], sources: Sequence[Source], *, using: str | None = None
 ) -> list[UUID | None]:
-    """Store jobs that were there before, as new jobs that name the one each is made from: what a restore calls.
+    """Store new jobs made from earlier ones; each new job refers to its source. A restore from the archive calls this.
 
-    Items are those of :func:`send_many`, one for each source; what is in the way is passed over, and its place holds
-    ``None``. Raises what :func:`send_many` raises.
+    The items are those of :func:`send_many`, one for each source. Jobs that are refused are left out, and the result
+    holds ``None`` in their places. Raises the exceptions of :func:`send_many`.
     """
     jobs = check_items(items)
     for job, source in zip(jobs, sources, strict=True):
@@ -81,7 +82,7 @@ def _send_many(queue: str, jobs: list[Checked], on_duplicate: OnDuplicate, using
 
 
 def staged_commit() -> dict[str, Any]:
-    """The statements by which rows that Spark's tasks have staged become jobs, for a process without Django."""
+    """The statements that turn the rows staged by Spark's tasks into jobs, for a process without Django."""
     return asdict(sql.staging.COMMIT)
 
 
@@ -89,7 +90,7 @@ _Found = tuple[list[UUID | None], list[UUID]]  # the answer for each item, and t
 
 
 def _with_ids_locked(jobs: list[Checked], work: Callable[..., _Found], using: str) -> _Found:
-    """Run ``work`` in the caller's transaction or one of its own; with given ids, it is told which are taken."""
+    """Run ``work`` in the caller's transaction or in its own; with given ids, pass it those that are taken."""
     ids = given_ids.to_lock(jobs)
     if joins(connections[using]):
         return work(rows(using, *given_ids.locking(ids))) if ids else work()
@@ -101,7 +102,7 @@ def _with_ids_locked(jobs: list[Checked], work: Callable[..., _Found], using: st
 def _store_many(
     queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, using: str, known: Rows | None = None
 ) -> _Found:
-    """``known`` are ids that were not locked, because a job has them: they stay refused if it is deleted meanwhile."""
+    """Store jobs. ``known`` are ids that a job has: they were not locked, and stay refused if that job is deleted."""
     taken = given_ids.taken(known or []) | _existing(jobs, using)
     if on_duplicate is not None:
         return _insert_others(queue, jobs, on_duplicate, taken, using)
@@ -122,14 +123,14 @@ _Stored = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]  # columns and rows
 
 
 def _may_collide(queue: Queue, jobs: list[Checked]) -> bool:
-    """Whether a constraint could refuse one of them."""
+    """Whether a constraint could refuse one of these jobs."""
     if any(job.given_id or job.throttle_seconds for job in jobs):
         return True
     return any(_has_slot(queue.policy, job.singleton_key) for job in jobs)
 
 
 def _has_slot(policy: str, key: str) -> bool:
-    """Whether the policy lets only so many jobs of this key wait."""
+    """Whether the policy limits how many jobs of this key may wait."""
     if policy == QueuePolicy.STANDARD:
         return bool(key)
     return policy not in (ORDERED, QueuePolicy.SINGLETON)
@@ -144,9 +145,9 @@ def _refuse_repeated(queue: str, jobs: list[Checked], taken: set[UUID]) -> None:
 
 
 def _columns_and_rows(queue: Queue, jobs: list[Checked], using: str, *, births: bool) -> _Stored:
-    """What to store for these jobs, without columns that all leave to their defaults.
+    """The columns and rows to store for these jobs, without columns in which all jobs have the default.
 
-    Times are counted from the database's clock, which is asked only if needed.
+    Times are relative to the database's clock, which is read only if needed.
     """
     timed = any(job.delay or job.start_after or job.throttle_seconds for job in jobs)
     now = rows(using, sql.session.CLOCK)[0][0] if timed else None
@@ -189,7 +190,10 @@ def _until(job: Checked, now: datetime | None) -> str | None:
 
 
 def _births(queue: Queue, jobs: list[Checked], now: datetime | None) -> Iterator[str | None]:
-    """All due jobs of a lane but the one that goes first are born waiting, which is safe as they commit with it."""
+    """The initial hold of each job: all due jobs of a lane but the first are stored on hold.
+
+    That is safe, because they are committed together with the first.
+    """
     first: dict[str, Checked] = {}
     if queue.policy in LANED:
         for job in jobs:
@@ -209,10 +213,10 @@ def _times(job: Checked, now: datetime) -> tuple[datetime, datetime | None, str 
 
 
 def _in_order_of_keys(queue: Queue, using: str, columns: tuple[str, ...], stored: Iterable[tuple[Any, ...]]) -> _Stored:
-    """The same rows, numbered in the order given, but stored in the order of what a constraint could refuse.
+    """The same rows, numbered in the order given, but sorted by the values that a constraint could refuse.
 
-    So batches with the same keys wait for each other one way round only, and never deadlock. Of rows that want the same
-    slot the first one given goes first.
+    So batches with the same keys wait for each other in one order only, and never deadlock. Of rows for the same slot
+    the first one given is stored first.
     """
     unnumbered = list(stored)
     numbers = rows(using, sql.send.NUMBERS, [len(unnumbered)])
@@ -228,7 +232,7 @@ def _in_order_of_keys(queue: Queue, using: str, columns: tuple[str, ...], stored
 
 
 def _copy(queue: Queue, jobs: list[Checked], using: str) -> None:
-    """COPY, the fastest way in."""
+    """Store jobs with COPY, the fastest way."""
     columns, stored = _columns_and_rows(queue, jobs, using, births=True)
     if _may_collide(queue, jobs):
         columns, stored = _in_order_of_keys(queue, using, columns, stored)
@@ -241,7 +245,7 @@ def _copy(queue: Queue, jobs: list[Checked], using: str) -> None:
 
 
 def _copy_or_refuse(queue: Queue, jobs: list[Checked], using: str) -> None:
-    """COPY, and when a constraint refuses something: nothing is stored, and every item in the way is named."""
+    """Store jobs with COPY; if a constraint refuses some, store nothing and raise an error that names them all."""
     try:
         with transaction.atomic(using=using):
             _copy(queue, jobs, using)
@@ -254,7 +258,7 @@ def _copy_or_refuse(queue: Queue, jobs: list[Checked], using: str) -> None:
 def _insert_others(
     queue: Queue, jobs: list[Checked], on_duplicate: OnDuplicate, taken: set[UUID], using: str
 ) -> _Found:
-    """INSERT what no constraint refuses; all of it is taken back where a refusal is an error."""
+    """INSERT the jobs that no constraint refuses; roll all of them back if a refusal is an error."""
     with transaction.atomic(using=using):
         fresh = {job.id: place for place, job in reversed(list(enumerate(jobs))) if job.id not in taken}
         stored = _insert(queue, [jobs[place] for place in sorted(fresh.values())], using)
@@ -270,7 +274,7 @@ def _insert_others(
 
 
 def _existing(jobs: list[Checked], using: str) -> set[UUID]:
-    """Those of the given ids that some queue has already: the database would refuse only those of this one."""
+    """The given ids that exist in any queue: the database would refuse only those of this queue."""
     given = [job.id for job in jobs if job.given_id]
     return set(Job.objects.using(using).filter(pk__in=given).values_list("pk", flat=True)) if given else set()
 
@@ -283,12 +287,17 @@ def _taken(place: int, job: Checked) -> str:
 
 
 def _insert(queue: Queue, jobs: list[Checked], using: str) -> set[UUID]:
-    """No job is born waiting for another here, because that other may be the one that is refused."""
+    """INSERT jobs, and return the ids of those stored.
+
+    No job is stored on hold behind another here, because that other job may be refused.
+    """
     columns, all_rows = _in_order_of_keys(queue, using, *_columns_and_rows(queue, jobs, using, births=False))
-    one = "(" + ", ".join(["%s"] * len(columns)) + ")"
+    row_values = "(" + ", ".join(["%s"] * len(columns)) + ")"
     stored: set[UUID] = set()
     for some in chunks(list(all_rows), _AT_ONCE):
-        statement = sql.send.INSERT_OTHERS.format(columns=", ".join(columns), values=", ".join([one] * len(some)))
+        statement = sql.send.INSERT_OTHERS.format(
+            columns=", ".join(columns), values=", ".join([row_values] * len(some))
+        )
         stored.update(row[0] for row in rows(using, statement, [value for row in some for value in row]))
     return stored
 

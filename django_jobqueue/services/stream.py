@@ -1,4 +1,4 @@
-"""Streams: jobs pushed to a consumer as soon as they can go, never more at once than it has room for."""
+"""Streams: fetchable jobs are assigned to a consumer at once, never more than its capacity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXIT_SECONDS = 5.0
 
 
 class OpenStreams:
-    """The assigners of this process's streams, each for as long as it is used."""
+    """The assigners of this process's streams, each for as long as its stream is used."""
 
     def __init__(self) -> None:
         self._assigners: weakref.WeakSet[Assigner] = weakref.WeakSet()
@@ -40,18 +40,18 @@ class OpenStreams:
         self._assigners.add(assigner)
 
     def end(self) -> list[Assigner]:
-        """Ask all to end, and return those that are to be waited for."""
-        alive = [one for one in self._assigners if one.is_alive()]
-        for one in alive:
-            one.end()
+        """Ask all assigners to end, and return those that are still alive."""
+        alive = [assigner for assigner in self._assigners if assigner.is_alive()]
+        for assigner in alive:
+            assigner.end()
         return alive
 
     def exit(self) -> None:
-        """As far as that takes no long time: a process must be able to end without its database."""
-        for one in self._assigners:
-            one.exiting = True
-        for one in self.end():
-            one.join(EXIT_SECONDS)
+        """End all streams, but do not wait long: a process must be able to exit without its database."""
+        for assigner in self._assigners:
+            assigner.exiting = True
+        for assigner in self.end():
+            assigner.join(EXIT_SECONDS)
 
 
 open_streams = OpenStreams()
@@ -67,11 +67,12 @@ def stream(
     poll_interval: float | timedelta | None = None,
     using: str | None = None,
 ) -> JobStream:
-    """Stream jobs to this process: an iterator of batches, whose jobs are active and belong to ``worker``.
+    """Return an iterator of batches of jobs, which are active and assigned to ``worker``.
 
-    Of one queue or of all, those that carry all of the ``tags``, oldest first, and no more than ``capacity`` at once:
-    an assigned job takes a place, delivered or not, until it is completed, failed, stopped or lost. Close it, or use it
-    in a ``with``: what was not delivered goes back, uncharged. Raises ``InvalidOption`` and ``QueueNotFound``.
+    The stream assigns jobs of one queue, or of all queues, that carry all of the ``tags``, the oldest first. It never
+    has more than ``capacity`` jobs at once: an assigned job counts, delivered or not, until it is completed, failed,
+    stopped or lost. Close the stream, or use it in a ``with`` statement: undelivered jobs then return to the queue
+    without using up a retry. Raises ``InvalidOption`` and ``QueueNotFound``.
     """
     return JobStream(_terms(worker, queue, tags, capacity, poll_interval, using))
 
@@ -85,7 +86,7 @@ async def astream(
     poll_interval: float | timedelta | None = None,
     using: str | None = None,
 ) -> AsyncJobStream:
-    """The same for ``async for`` and ``async with``."""
+    """Like :func:`stream`, for ``async for`` and ``async with``."""
     terms = await sync_to_async(_terms)(worker, queue, tags, capacity, poll_interval, using)
     return AsyncJobStream(terms)
 
@@ -114,26 +115,28 @@ def _terms(
 
 
 def close() -> None:
-    """End all streams of this process, and give back what they have not delivered.
+    """Close all streams of this process; their undelivered jobs return to the queue.
 
-    Raises an ``ExceptionGroup`` of what kept some of them from doing so; their jobs are recovered as those of a lost
-    worker are.
+    Raises an ``ExceptionGroup`` if streams could not return their jobs; those are recovered like the jobs of a lost
+    worker.
     """
-    streams = open_streams.end()
-    for one in streams:
-        one.join()
-    failures = [one.failure for one in streams if one.failure is not None]
+    assigners = open_streams.end()
+    for assigner in assigners:
+        assigner.join()
+    failures = [assigner.failure for assigner in assigners if assigner.failure is not None]
     if failures:
         raise ExceptionGroup("streams could not give back their jobs", failures)
 
 
 class _Stream:
-    """What both kinds of streams have: an assigner, which ends with them."""
+    """The base of both kinds of streams: it has an assigner, which ends with the stream."""
 
     def __init__(self, terms: Terms, ready: Any) -> None:
         self._assigner = Assigner(terms, fetch, ready)
         open_streams.add(self._assigner)
-        self._finalizer = weakref.finalize(self, self._assigner.end)  # of a stream that was dropped and not closed
+        self._finalizer = weakref.finalize(
+            self, self._assigner.end
+        )  # for a stream that is garbage collected without having been closed
         self._finalizer.atexit = False
         self._assigner.start()
 
@@ -143,7 +146,7 @@ class _Stream:
 
     @property
     def free(self) -> int:
-        """How many more jobs could be assigned now, as far as is known."""
+        """How many more jobs can be assigned, as far as this process knows."""
         return self._assigner.free()
 
     @property
@@ -151,7 +154,7 @@ class _Stream:
         return self._assigner.ending.is_set()
 
     def _take(self) -> list[Job]:
-        """What is there; ``StreamClosed`` or what ended it, when it has ended."""
+        """The assigned jobs. Once the stream has ended, raises ``StreamClosed`` or the error that ended it."""
         jobs = self._assigner.take()
         if jobs or not self.is_closed:
             return jobs
@@ -168,16 +171,16 @@ class _Stream:
 
 
 class JobStream(_Stream):
-    """An iterator of batches of jobs, for any number of threads; also a context manager that closes it."""
+    """An iterator of batches of jobs for any number of threads, and a context manager that closes the stream."""
 
     def __init__(self, terms: Terms) -> None:
         self._ready = threading.Condition()
         super().__init__(terms, partial(_notify, self._ready))
 
     def get(self, timeout: float | None = None) -> list[Job]:
-        """The next batch, or an empty list when there was none in ``timeout`` seconds.
+        """Return the next batch of jobs, or an empty list if there was none in ``timeout`` seconds.
 
-        Raises ``StreamClosed`` when the stream was closed, and what ended it when that was an error.
+        Raises ``StreamClosed`` if the stream was closed, or the error that ended the stream.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._ready:
@@ -198,7 +201,7 @@ class JobStream(_Stream):
             raise StopIteration from None
 
     def close(self) -> None:
-        """End it and give back, uncharged, what was not delivered; harmless if that was done already."""
+        """Close the stream; undelivered jobs return to the queue without using up a retry. May be called twice."""
         self._finish()
 
     def __enter__(self) -> Self:
@@ -216,16 +219,16 @@ def _notify(ready: threading.Condition) -> None:
 
 
 class AsyncJobStream(_Stream):
-    """The same for tasks of one event loop."""
+    """Like :class:`JobStream`, for tasks of one event loop."""
 
     def __init__(self, terms: Terms) -> None:
         self._ready = asyncio.Event()
         super().__init__(terms, partial(_set, asyncio.get_running_loop(), self._ready))
 
     async def get(self, timeout: float | None = None) -> list[Job]:
-        """The next batch, or an empty list when there was none in ``timeout`` seconds.
+        """Return the next batch of jobs, or an empty list if there was none in ``timeout`` seconds.
 
-        Raises ``StreamClosed`` when the stream was closed, and what ended it when that was an error.
+        Raises ``StreamClosed`` if the stream was closed, or the error that ended the stream.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -248,7 +251,7 @@ class AsyncJobStream(_Stream):
             raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
-        """End it and give back, uncharged, what was not delivered; harmless if that was done already."""
+        """Close the stream; undelivered jobs return to the queue without using up a retry. May be called twice."""
         await asyncio.to_thread(self._finish)
 
     async def __aenter__(self) -> Self:
@@ -261,5 +264,5 @@ class AsyncJobStream(_Stream):
 
 
 def _set(loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # of a loop that has ended, with everybody who waited in it
+    with suppress(RuntimeError):  # the loop has ended, and with it all tasks that waited in it
         loop.call_soon_threadsafe(ready.set)

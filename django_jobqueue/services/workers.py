@@ -1,4 +1,4 @@
-"""Stopping workers, and taking back what they will not finish."""
+"""Stopping workers, and returning their jobs to the queue."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..text import check_text
 
 
 def stop_worker(name: str, *, using: str | None = None) -> int:
-    """Ask the worker of this name to stop gracefully, and return how many of its processes were asked.
+    """Ask the worker of this name to stop gracefully, and return the number of processes that were asked.
 
     Raises ``InvalidOption`` without a name.
     """
     check_text(name, option="name", max_length=255, required=True)
     live = Worker.objects.using(database(using)).filter(stopped_at=None, stopping_at=None)
-    meant = live.filter(Q(name=name) | Q(name__startswith=f"{name}/"))
-    return meant.update(stopping_at=StatementTimestamp())
+    processes = live.filter(Q(name=name) | Q(name__startswith=f"{name}/"))
+    return processes.update(stopping_at=StatementTimestamp())
 
 
 def mark_worker_unresponsive(worker: str, *, using: str | None = None) -> dict[str, int]:
-    """Take all jobs of this worker back without a charge, and return how many of each queue.
+    """Return all running jobs of this worker to the queue without using up a retry; return the number per queue.
 
-    Raises ``InvalidOption`` without a name. A worker without jobs is no error.
+    A worker without jobs is not an error. Raises ``InvalidOption`` without a name.
     """
     check_text(worker, option="worker", max_length=255, required=True)
     using = database(using)
@@ -38,9 +38,9 @@ def mark_worker_unresponsive(worker: str, *, using: str | None = None) -> dict[s
 
 
 def reset_running(queue: str | None = None, *, using: str | None = None) -> dict[str, int]:
-    """Take every running job back without a charge, in one transaction, and return how many of each queue.
+    """Return all running jobs to the queue without using up a retry, in one transaction; return the number per queue.
 
-    For a start after all workers were stopped, so that none of them is still at work.
+    Call this only while no worker runs: the handlers of these jobs are not stopped. Raises ``QueueNotFound``.
     """
     using = database(using)
 
@@ -53,8 +53,8 @@ def reset_running(queue: str | None = None, *, using: str | None = None) -> dict
 
 
 def leave_pools() -> None:
-    """Connect without Django's connection pools from now on, in a process that is a worker and nothing else.
+    """Connect without Django's connection pools from now on, in a process that is only a worker.
 
-    Before it forks and before its first query, because sockets of a pool must not be shared by processes.
+    Call this before the process forks and before its first query, because processes must not share sockets of a pool.
     """
     remove_pools()

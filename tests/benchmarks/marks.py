@@ -58,7 +58,7 @@ class Span:
 
 
 class Marks:
-    """What the handlers wrote, read by whoever measures."""
+    """What the handlers wrote, read by the process that measures."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -64,7 +64,7 @@ class _Bench:
         return environment(self.server, using, **OURS.env, BENCH_JOBQUEUE=settings)
 
     def drain(self, using: str, queue: str, jobs: int, *options: str, settings: str = "{}") -> tuple[Marks, int]:
-        """Work off everything by the real command, and return when each job ran and when all were finished."""
+        """Drain the queue with the real command, and return when each job ran and when all were finished."""
         commands = self.runjobs(f"--queue={queue}", "--drain", *options)
         with working(commands, self.environment(using, settings), jobs) as workers:
             end = workers.wait_until_done(self.dsn(using), "SELECT 1 FROM jobqueue_job WHERE state = 'active' LIMIT 1")
@@ -307,11 +307,11 @@ def _send_singly(using: str, jobs: int) -> None:
                 services.send("ordered", data, name="bench_ordered", singleton_key=f"key{i % KEYS}", using=using)
 
 
-# ------------------------------------------------------------------------------------------ W7: beside what waits
+# ------------------------------------------------------------------------------------------ W7: beside a backlog
 
 
 def _beside_many(bench: _Bench) -> list[Row]:
-    """How fast the first 10,000 are worked off, of 10,000 and of a million."""
+    """How fast the first 10,000 jobs are drained, of 10,000 waiting jobs and of a million."""
     deep = bench.scaled(1_000_000)
     waiting = min(WAITING, deep // 10)
     note(

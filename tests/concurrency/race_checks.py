@@ -38,14 +38,14 @@ def check_nothing_is_lost(plan: Plan, report: Report) -> None:
     if plan.skips:
         cancelled |= set(jobs.filter(reason=FailureReason.EXHAUSTED).values_list("pk", flat=True))
     assert not set(report.rolled_back) & states.keys(), "a send that was rolled back is there"
-    assert sent == (states.keys() | deleted), "a job is missing, or one is there that nobody sent"
+    assert sent == (states.keys() | deleted), "a job is missing, or there is a job that was not sent"
     assert not deleted & states.keys(), "a deleted job is there"
     assert set(states.values()) <= FINAL, "a job did not end"
     accepted = Counter(report.completed)
     assert all(count == 1 for count in accepted.values()), "a job was completed twice"
     for id, state in states.items():
         assert (state == JobState.COMPLETED) == (id in accepted), f"{id} is {state}"
-        assert id in accepted or id in cancelled, f"{id} is {state}, and nobody asked for that"
+        assert id in accepted or id in cancelled, f"{id} is {state}, and was not cancelled"
 
 
 def check_no_two_attempts_overlap(plan: Plan, report: Report) -> None:
@@ -85,7 +85,7 @@ def check_order(plan: Plan, report: Report) -> None:
 
 
 def _check_key(plan: Plan, firsts: list[tuple[Attempt, Sent]], moved: set[UUID]) -> None:
-    """From the last start to the first: nobody who started later may have been committed before this one was sent."""
+    """From the last start to the first: no job that started later may have been committed before this one was sent."""
     earliest: tuple[int, Attempt | None] = (2**63, None)
     passed: list[tuple[Attempt, Sent]] = []  # with a delay: they count from when they were due
     for attempt, one in reversed(firsts):

@@ -24,7 +24,7 @@ from django_jobqueue.states import DEAD, OCCUPIED, JobState
 from .race_lab import Casualty, Plan, Report, Sent, here
 
 Role = Callable[[Plan, random.Random, Report, int], None]
-TOO_LATE = (ClaimLost, InvalidTransition, JobNotFound)  # what a verb says when somebody else was quicker
+TOO_LATE = (ClaimLost, InvalidTransition, JobNotFound)  # what a verb raises when another transaction was quicker
 
 
 def play(role: Role, plan: Plan, number: int) -> Report:
@@ -150,7 +150,7 @@ def _send_some(plan: Plan, chance: random.Random, stored: list[tuple[UUID, str, 
 
 
 def tidy(plan: Plan, chance: random.Random, report: Report, number: int) -> None:
-    """Whoever sees workers die: recovers their jobs, gives dead jobs another try, and says when all is done."""
+    """The observer of dead workers: recovers their jobs, retries failed jobs, and says when all is done."""
     fallen: list[Casualty] = []
     watch = _Watch(plan, report)
     while not here.signals.all_done.is_set():
@@ -190,7 +190,7 @@ class _Watch:
 
 
 def _recover(one: Casualty, chance: random.Random) -> bool:
-    """Whether something of this worker is left, because it was in somebody's hands or has a lease."""
+    """Whether jobs of this worker are left, because another transaction locked them or they have a lease."""
     left = Job.objects.assigned_to(one.name).running()
     if one.leased and not left.filter(state=JobState.CANCELLING).exists():
         return left.exists()

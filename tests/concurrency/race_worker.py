@@ -66,7 +66,7 @@ class _Worker:
             here.signals.casualties.put(Casualty(self.name, self.incarnation, leased))
 
     def _haunt(self, job: Job) -> None:
-        """A late result: it counts while nobody else has begun, and else it changes nothing."""
+        """A late result: it counts until another worker begins the job, then it changes nothing."""
         try:
             services.complete(job, {"by": "a ghost"})
         except TOO_LATE:
@@ -76,7 +76,7 @@ class _Worker:
             self.report.completed.append(job.pk)
 
     def _lease(self, job: Job) -> bool:
-        """Whether the job comes back by itself, because nobody renews its lease."""
+        """Whether the job returns to the queue by itself, because its lease is not renewed."""
         try:
             services.set_visibility(job, 0.05)
         except TOO_LATE:

@@ -54,11 +54,11 @@ class Session:
         until(lambda: future.done() or self.is_waiting())
 
     def is_waiting(self) -> bool:
-        """Whether the server says that this session waits for a lock of somebody else."""
+        """Whether the server says that this session waits for a lock of another session."""
         return bool(scalar("SELECT cardinality(pg_blocking_pids(%s))", self.pid))
 
     def close(self) -> None:
-        """End the session whatever it is doing, so that nobody waits for it any more."""
+        """End the session whatever it is doing, so that no other session waits for it."""
         scalar("SELECT pg_terminate_backend(%s)", self.pid)
         self._thread.submit(connections.close_all)
         self._thread.shutdown(wait=True, cancel_futures=False)

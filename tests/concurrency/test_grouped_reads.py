@@ -34,7 +34,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.holder: dict[str, int] = {}  # which reader has a group in hand
+        self.holder: dict[str, int] = {}  # which reader holds each group
         self.order: defaultdict[str, list[int]] = defaultdict(list)
         self.problems: list[str] = []
 
@@ -205,7 +205,7 @@ def test_an_earlier_job_that_is_committed_late_does_not_run_beside_a_later_one(q
 
 @pytest.mark.parametrize("grouping", Grouping.values)
 def test_a_group_being_read_is_passed_over_even_if_an_earlier_job_appears_in_it(queue, race, grouping):  # R036 R056
-    """The second reader sees another head than the first, which nobody has locked: only the group's lock tells it."""
+    """The second reader sees another head than the first, and its row is not locked: only the group's lock tells it."""
     was_sent, has_read, was_committed, has_looked = (threading.Event() for _ in range(4))
 
     def sender() -> None:

@@ -1,4 +1,4 @@
-"""Two connections, step by step: whoever comes second waits or passes by, and changes nothing that is not its own."""
+"""Two connections, step by step: the second one waits or skips, and changes nothing that is not its own."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_locked_row_that_is_due_is_not_overtaken(fifo_queue, other: Session, h
     later = sent(fifo_queue)
     rewrite(due, start_after=ago(seconds=1))
     other.begin()
-    other.run(lock_row, due.pk)  # so that nobody can lift its hold
+    other.run(lock_row, due.pk)  # so that no fetch can lift its hold
 
     assert services.finish_many([(first, None)], hand_over=hand_over).next == []
     assert fetched(fifo_queue) == []
@@ -95,7 +95,7 @@ def test_a_hold_that_is_lifted_at_whatever_moment_of_a_fetch_lets_nobody_overtak
 
 
 class LiftsHold:
-    """Has somebody else lift a hold, and commit that, right after one statement of ours."""
+    """Has another transaction lift a hold, and commit that, right after one statement of ours."""
 
     def __init__(self, job: Job, stranger: Session, *, after: int) -> None:
         self.job, self.stranger, self.left = job, stranger, after
@@ -149,7 +149,7 @@ def test_a_completion_beside_a_fetch_that_judges_its_lane_leaves_the_release_for
     [first] = fetched(fifo_queue)
     second = sent(fifo_queue)
     other.begin()
-    assert other.run(fetched, fifo_queue) == []  # it holds the second back, and nobody sees that yet
+    assert other.run(fetched, fifo_queue) == []  # it puts the second job on hold, not yet committed
 
     third.run(services.complete, first)
     assert state_of(first) == JobState.COMPLETED

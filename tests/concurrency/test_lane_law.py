@@ -1,4 +1,4 @@
-"""Verbs that change many lanes at once, against a fetch that judges one of them: nobody is left waiting for nobody."""
+"""Verbs that change many lanes at once, against a fetch that judges one of them: no lane is left stranded."""
 
 from __future__ import annotations
 

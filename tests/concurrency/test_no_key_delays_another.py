@@ -1,4 +1,4 @@
-"""One key in somebody's hands, or blocked, delays no other key and no batch.
+"""A key that is locked or blocked delays no other key and no batch.
 
 What others do must be done while the key is still held; the deadline is only there so that a failure ends.
 """
@@ -214,7 +214,7 @@ def test_a_batch_does_not_wait_for_a_locked_row_that_is_next(fifo_queue, other: 
     held, *others = running(fifo_queue, "a", "b", "c")
     [next_of_held, _] = services.send_many(fifo_queue.name, [{"singleton_key": "a"}] * 2)
     for _ in range(2):
-        fetched(fifo_queue)  # holds back what waits behind the first
+        fetched(fifo_queue)  # puts the jobs behind the first on hold
     in_open_transaction(other, lock_row, next_of_held)
 
     finished = third.run(services.finish_many, [(job, None) for job in (held, *others)], hand_over=hand_over)
@@ -258,7 +258,7 @@ def test_a_batch_leaves_the_callers_lock_timeout_alone(fifo_queue, other: Sessio
     assert lost == []
     third.begin()
     third.run(scalar, "SELECT set_config('lock_timeout', '7s', true)")
-    held.attempt += 1  # a claim that nobody holds: the side path
+    held.attempt += 1  # a claim that is not valid: the side path
 
     assert third.run(services.finish_many, [(held, None)]).lost == [held.pk]
 

@@ -194,7 +194,7 @@ def test_batches_that_wait_for_each_other_end_both(request, name, session, on_du
     queue = request.getfixturevalue(name)
     holder, first, second = session(), session(), session()
     holder.begin()
-    holder.run(sent, queue, "m")  # both batches stop here, each with its first key in hand
+    holder.run(sent, queue, "m")  # both batches stop here, each with its first key locked
     sending = [
         sender.start_blocked(send_keys, queue, keys, on_duplicate) for sender, keys in ((first, "amb"), (second, "bma"))
     ]

@@ -1,4 +1,4 @@
-"""Streams under many threads: capacity is kept, nobody gets what another has, and nothing is lost."""
+"""Streams under many threads: capacity is kept, each job goes to one stream, and nothing is lost."""
 
 from __future__ import annotations
 

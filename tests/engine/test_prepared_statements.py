@@ -1,4 +1,4 @@
-"""Hot statements by name: when they are, and that nobody but the clock can tell."""
+"""Prepared statements: which statements are prepared, and that only their duration differs."""
 
 from __future__ import annotations
 

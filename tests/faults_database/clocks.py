@@ -53,4 +53,4 @@ def set_ahead(file: Path, seconds: int) -> None:
     new = file.with_suffix(".new")
     new.write_text(f"{seconds:+d}\n")
     new.chmod(0o644)
-    new.replace(file)  # nobody reads half of it
+    new.replace(file)  # no process reads half of it

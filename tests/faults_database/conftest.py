@@ -53,7 +53,7 @@ def proxy(cluster: Cluster, lab: Laboratory) -> Iterator[Proxy]:
 
 @pytest.fixture
 def seed() -> random.Random:
-    """Chance that can be had again: ``FAULTS_SEED`` is printed when a test fails."""
+    """Random numbers that can be repeated: ``FAULTS_SEED`` is printed when a test fails."""
     number = int(os.environ.get("FAULTS_SEED") or random.randrange(10**6))
     print(f"FAULTS_SEED={number}")
     return random.Random(number)

@@ -26,7 +26,7 @@ class Run(NamedTuple):
 
 
 def write(event: str, job: str, key: str, n: int, attempt: int) -> None:
-    """Append one line, whole or not at all, whoever else does the same."""
+    """Append one line, whole or not at all, even if other processes append too."""
     line = json.dumps([event, job, key, n, attempt, os.getpid(), time.monotonic()]) + "\n"
     file = os.open(os.environ["FAULTS_HISTORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:

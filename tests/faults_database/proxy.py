@@ -189,7 +189,7 @@ class Proxy:
         self._loop.close()
 
     def swallow(self, what: frozenset[Direction] = BOTH, *, newcomers: bool = True) -> None:
-        """From now on these bytes vanish, and nobody is told; without ``newcomers`` only on connections that exist."""
+        """Drop these bytes silently from now on; without ``newcomers`` only on connections that exist."""
 
         def change() -> None:
             self.swallowed = what if newcomers else frozenset()

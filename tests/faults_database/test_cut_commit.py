@@ -54,7 +54,7 @@ def test_what_an_atomic_handler_did_is_there_once(lab: Laboratory, proxy: Proxy,
     assert cut.done.wait(10)
     lab.wait_until_done(15)
     repeated = lab.check()
-    assert repeated == (0 if after else 4), "what was committed is not done again, what was not is"
+    assert repeated == (0 if after else 4), "committed jobs do not run again, the others do"
     assert lab.cluster.one("SELECT count(*) FROM effect") == 40
     assert lab.cluster.one("SELECT count(DISTINCT job) FROM effect") == 40
     assert worker.family() == family

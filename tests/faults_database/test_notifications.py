@@ -21,7 +21,7 @@ FLOOD_SECONDS = 5
 
 
 def fill_notifications(cluster: Cluster) -> None:
-    """Until one is refused, because somebody listens and does not hear."""
+    """Notify until one is refused, because a session listens and does not read."""
     some = "SELECT pg_notify('other', repeat('x', 500) || n) FROM generate_series(%s::int, %s::int) n"
     with cluster.connect() as sender:
         for start in range(0, 100_000, 500):

@@ -1,4 +1,4 @@
-"""Somebody keeps a transaction open for long, or the database comes from a dump."""
+"""A transaction stays open for long, or the database comes from a dump."""
 
 from __future__ import annotations
 

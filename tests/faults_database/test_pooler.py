@@ -129,7 +129,7 @@ def test_notifications_only_change_the_latency(lab: Laboratory, settings: dict[s
 
 
 def test_a_worker_that_may_not_listen_polls(lab: Laboratory, cluster: Cluster):  # G13
-    """Behind a pooler that nobody told it of: LISTEN is heard by no one, sessions change, and jobs still run."""
+    """Behind a pooler that is not configured: notifications do not arrive, sessions change, and jobs still run."""
     with Proxy(cluster.server.port, pooling=True) as proxy:
         worker = lab.worker(port=proxy.port, settings=QUICK)
         lab.send("orders", keys=10, each=10)

@@ -97,9 +97,11 @@ def test_jobs_of_a_killed_child_come_back_although_somebody_had_one_locked(lab: 
         other.execute("BEGIN")
         other.execute("SELECT 1 FROM jobqueue_job WHERE id = %s FOR UPDATE", [job])
         os.kill(lab.runs()[0].pid, signal.SIGKILL)
-        until(lambda: any(line.text.startswith("child ended unexpectedly") for line in worker.lines()), "its end is seen")
+        until(
+            lambda: any(line.text.startswith("child ended unexpectedly") for line in worker.lines()), "its end is seen"
+        )
         ended = time.monotonic()
-        until(lambda: time.monotonic() - ended > 4, "it is locked for longer than somebody tries")
+        until(lambda: time.monotonic() - ended > 4, "it is locked for longer than a verb tries")
         other.execute("ROLLBACK")
 
     until(lambda: lab.has_run(2), "it runs again", 5)

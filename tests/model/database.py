@@ -126,7 +126,7 @@ def job_options(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def committed() -> Iterator[None]:
-    """What waits for the commit happens, although inside a caller's transaction there is none."""
+    """Run the callbacks of a commit, although inside a caller's transaction there is none."""
     with TestCase.captureOnCommitCallbacks(execute=True):
         yield
 

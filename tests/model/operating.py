@@ -138,7 +138,7 @@ class Operating(Sides):
 
     @step(2, when=lambda self: self.in_state(*RUNNING), what=st.sampled_from(["expire", "silent", *WORKERS]))
     def sweep(self, what) -> None:
-        """Overdue jobs, or those of workers that are silent, or of one that somebody saw die."""
+        """Overdue jobs, or those of silent workers, or of a worker that was seen to die."""
         if what == "expire":
             self._sweep(services.expire, self.model.expire)
         else:

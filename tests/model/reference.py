@@ -135,7 +135,7 @@ def slot_at_send(policy: str, key: str) -> frozenset[str]:
 
 
 def slot_at_retry(policy: str, key: str) -> frozenset[str]:
-    """The states in which another job of the key keeps a dead one from going back (B31)."""
+    """The states in which another job of the key prevents the retry of a failed job (B31)."""
     if policy == STATELY:
         return RETRYING
     return OCCUPIED if policy == EXCLUSIVE or (policy == STANDARD and key) else frozenset()
@@ -250,7 +250,7 @@ class Rules:
             assert len({job.key for job in got}) == len(got), "two of one key"
         for job in must:
             full = len(got) == limit and all(other.rank < job.rank for other in got)
-            assert job in got or full, f"{job.id} was passed over"
+            assert job in got or full, f"{job.id} was skipped"
 
     def claim(self, job: Job, worker: str, incarnation: UUID | None, lease: int | None = None) -> None:
         job.state = ACTIVE

@@ -207,7 +207,7 @@ class Sides(RuleBasedStateMachine):
         return any(job.state in states for job in self.model.jobs.values())
 
     def queue(self, number: int) -> str:
-        """A queue, most likely one in which it is somebody's turn."""
+        """A queue, most likely one with a fetchable job."""
         busy = [name for name in QUEUES if self.model.turns(name)[0]]
         every = busy * 3 + list(QUEUES)
         return every[number % len(every)]

@@ -49,7 +49,7 @@ class JobQueueMachine(Working, Operating):
 
 @pytest.fixture(autouse=True)
 def graces(settings) -> None:
-    """The times of the reference, and no wake-ups: nobody sleeps here."""
+    """The times of the reference, and no wake-ups: nothing sleeps here."""
     seconds = int(UNIT.total_seconds())
     settings.JOBQUEUE = {
         "NOTIFY": False,

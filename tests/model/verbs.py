@@ -92,7 +92,7 @@ class Model(Rules):
     # ------------------------------------------------------------------------------- finishing: by claim or by id
 
     def holder(self, id: UUID, attempt: int | None, *allowed: str) -> Job:
-        """The job that is meant; a claim is lost to another one, or when the job went back to waiting (B27)."""
+        """The job of this id; a claim is lost to another one, or when the job returned to the queue (B27)."""
         job = self.jobs.get(id)
         if job is None:
             raise Refused("JobNotFound")
@@ -153,7 +153,7 @@ class Model(Rules):
         self.become(job, state)
 
     def check_hand_over(self, keys: dict[tuple[str, str], bool], tags: Iterable[str], ids: list[UUID]) -> list[Job]:
-        """Is this what finishing these keys may claim? One that was blocked, and in which nobody was delayed, must."""
+        """Check what was claimed by finishing these keys; a key that was blocked and had no delayed job must be."""
         got = [self.jobs[id] for id in ids]
         for job in got:
             assert (job.queue, job.key) in keys
@@ -201,7 +201,7 @@ class Model(Rules):
         return reached, (set(ids) | {job.id for job in chosen if job.id}) - reached
 
     def check_retry(self, ids: list[UUID]) -> tuple[list[Job], list[list[Job]]]:
-        """Those that must go back, and groups of which exactly one does, because they share a slot (B31)."""
+        """Jobs that must be retried, and groups of which exactly one is, because they share a slot (B31)."""
         must: list[Job] = []
         one_of: dict[tuple[str, str], list[Job]] = {}
         for job in (self.jobs[id] for id in ids if id in self.jobs):

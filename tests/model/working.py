@@ -80,7 +80,7 @@ class Working(Sides):
             return
         assert answer.error is None
         for place, taken in refused:
-            # Of two items with one id the first may have been refused itself: then nobody has it.
+            # Of two items with one id the first may have been refused itself: then no job has it.
             there = [id if id in self.model.jobs else None for id in taken]
             assert answer.value[place] in (there if on_duplicate == "return" else [None])
 

@@ -79,7 +79,7 @@ class World:
     effects: Counter[str] = field(default_factory=Counter)  # job → how many
     slots: Counter[tuple[str, str]] = field(default_factory=Counter)  # schedule and slot → jobs
     due_slots: frozenset[tuple[str, str]] = frozenset()  # for which there must be a job
-    capacities: Mapping[str, int] = field(default_factory=dict)  # stream → most jobs in its hands
+    capacities: Mapping[str, int] = field(default_factory=dict)  # stream → most jobs it may hold
     lost_between: Sequence[tuple[float, float]] = ()  # what was committed then may be gone: a standby lacked it
     quiet: Sequence[tuple[float, float]] = ()  # when nothing disturbed all keys at once
     patience: float = 8.0  # seconds that a free key may wait in a quiet time

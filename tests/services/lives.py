@@ -155,7 +155,7 @@ def refused(*errors: type[JobQueueError]) -> Iterator[pytest.ExceptionInfo[Any]]
 def refuses_all(
     call: Callable[[Any], object], values: Iterable[Any], *errors: type[JobQueueError], **facts: object
 ) -> None:
-    """Each of these values is refused with one of these errors, which carries these facts; what was not, is told."""
+    """Each of these values is refused with one of these errors, which carries these facts; accepted ones are listed."""
     wrong = []
     for value in values:
         try:

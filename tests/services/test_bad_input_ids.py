@@ -1,4 +1,4 @@
-"""Ids that nobody knows, or that are no ids, for every verb that takes one."""
+"""Ids that do not exist, or that are no ids, for every verb that takes one."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_several_readers_share_one_listener(queue):  # R060
     assert listeners() == 1
     for _ in readers:
         sent(queue)
-        until(lambda: not Job.objects.eligible().exists(), "somebody took it")
+        until(lambda: not Job.objects.eligible().exists(), "a reader claimed it")
     assert sorted(len(reader.result(LONG / 2)) for reader in readers) == [1, 1, 1]
     until(lambda: not listeners(), "the listener is gone")
 

@@ -1,4 +1,4 @@
-"""Going back without a charge: a worker that drains, a snooze."""
+"""Returning jobs to the queue without using up a retry: a worker that drains, a snooze."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits behind what in an ordered key: delays, skips, and every way a key is given free."""
+"""The order of jobs within a key: delays, skips, and every way a key is released."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_only_a_more_important_job_that_can_be_fetched_keeps_a_key_from_being_ha
 
 
 def lanes_of_every_kind(queue: Queue) -> dict[str, list[Job]]:
-    """What waits in each lane, behind a job that runs: up to three jobs, each held or not in any way."""
+    """The waiting jobs of each lane, behind a job that runs: up to three, each held or not in any way."""
     now = timezone.now()
     kinds = {"free": (None, now), "behind": (Hold.LANE, now), "later": (Hold.UNTIL, now + AN_HOUR)}
     waiting = {}

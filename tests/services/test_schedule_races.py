@@ -224,7 +224,7 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# A gate between the record of a slot and its job, which stays shut while anybody holds the advisory lock. It does not
+# A gate between the record of a slot and its job, which stays shut while a session holds the advisory lock. It does not
 # wait for the lock itself, because a tick gives up when it has to.
 GATE = """
 CREATE FUNCTION jobqueue_test_gate() RETURNS trigger LANGUAGE plpgsql AS $$

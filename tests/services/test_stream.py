@@ -506,7 +506,7 @@ def test_when_the_database_cuts_it_off_the_undelivered_go_back(queue, streams): 
     until(lambda: stream.is_closed, "it has ended")
     with pytest.raises(OperationalError):
         streams.get(stream)
-    until(lambda: reread(job).state == JobState.RETRY, "it went back")
+    until(lambda: reread(job).state == JobState.RETRY, "it returned to the queue")
     assert reread(job).retry_count == 0
 
 
@@ -518,7 +518,7 @@ def test_a_stream_that_is_dropped_ends_by_itself(queue):  # R231
     del stream
     gc.collect()
 
-    until(lambda: reread(job).state == JobState.RETRY, "it went back")
+    until(lambda: reread(job).state == JobState.RETRY, "it returned to the queue")
 
 
 def test_a_with_closes_it(queue):  # R216 R308
@@ -549,7 +549,7 @@ def test_a_task_that_is_cancelled_gets_its_error_and_loses_nothing(queue, stream
 
     task.cancel()
 
-    until(lambda: reread(second).state == JobState.RETRY, "it went back")
+    until(lambda: reread(second).state == JobState.RETRY, "it returned to the queue")
 
 
 # ------------------------------------------------------------------------------------------------- notifications

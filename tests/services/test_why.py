@@ -67,7 +67,7 @@ def test_a_paused_queue_is_named(queue, worker):
 )
 def test_who_paused_the_queue_is_named_and_why(queue, worker, operator, reason, said):
     job = sent(queue)
-    services.pause(queue.name, operator="somebody else")
+    services.pause(queue.name, operator="dana")
     services.resume(queue.name)
     services.pause(queue.name, operator=operator, reason=reason)
 
@@ -114,7 +114,9 @@ def test_the_job_that_has_the_policy_s_place_is_named(request, worker, name):
     running = JobFactory(queue=queue, state=JobState.ACTIVE)
     job = JobFactory(queue=queue, hold=Hold.LANE)
 
-    assert services.why(job).startswith(f"The queue '{queue.name}' is blocked by job {running.pk}. That job has been running")
+    assert services.why(job).startswith(
+        f"The queue '{queue.name}' is blocked by job {running.pk}. That job has been running"
+    )
 
 
 def test_a_job_that_waits_for_its_time_says_until_when(queue, worker):

@@ -1,4 +1,4 @@
-"""Schedules whose slots lie where a test wants them, because clocks are not frozen and nobody sleeps."""
+"""Schedules whose slots lie where a test needs them, because clocks are not frozen and tests do not sleep."""
 
 from __future__ import annotations
 

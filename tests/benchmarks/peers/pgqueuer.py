@@ -43,7 +43,7 @@ async def worker() -> AsyncIterator[PgQueuer]:
 def install() -> None:
     async def create() -> None:
         queries = await _queries()
-        await queries.install()  # durable, as everybody else
+        await queries.install()  # durable, as the other peers
         await queries.optimize_autovacuum()
 
     _run(create())

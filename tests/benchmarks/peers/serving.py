@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 from tests.benchmarks.marks import Marks
 
 PATIENCE = 60.0  # seconds for a job to be run by an idle worker
-GAP = (0.005, 0.025)  # between two jobs, so that nobody's polling keeps step with ours
+GAP = (0.005, 0.025)  # between two jobs, so that no peer's polling keeps step with these sends
 
 
 class Library(Protocol):

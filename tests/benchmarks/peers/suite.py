@@ -61,7 +61,7 @@ class _Stands:
         self.problems.setdefault(name, f"failed: {lines[0]} … {lines[-1]}" if len(lines) > 1 else f"failed: {error}")
 
     def interleaved(self, runs: int, work: Work) -> dict[str, list[float]]:
-        """Everybody once, then everybody again; a peer that fails is left out of what is left of this."""
+        """Run each peer once, then each again; a peer that fails is left out of the remaining runs."""
         failed: set[str] = set()
 
         def guarded(name: str, stand: Stand) -> float:
