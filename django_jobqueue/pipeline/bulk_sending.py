@@ -151,7 +151,7 @@ def _format_of(paths: list[str]) -> str:
         raise InvalidOption("files", "expected at least one")
     kinds = {_format_of_one(path) for path in paths}
     if len(kinds) != 1 or None in kinds:
-        raise InvalidOption("format", f"cannot be derived from {paths[0]!r}", hint="Give --format csv, json or parquet.")
+        raise InvalidOption("format", f"unknown for {paths[0]!r}", hint="Give --format csv, json or parquet.")
     return str(kinds.pop())
 
 
@@ -163,8 +163,8 @@ def _format_of_one(path: str) -> str | None:
 
 
 def _found(given: list[str]) -> list[tuple[SourceFile, str]]:
-    """Every file with the folder that the caller named for it, in the order of the call; files of a folder by name."""
-    once: dict[tuple[str, str], tuple[str, str]] = {}  # a file that is named twice, or matches two patterns, is read once
+    """Every file with the folder that the caller named, in the order of the call; files of a folder by name."""
+    once: dict[tuple[str, str], tuple[str, str]] = {}  # a file that is named twice is read once
     for pair in (pair for one in given for pair in _paths(one)):
         path = pair[0]
         once.setdefault((os.path.basename(path), path if "://" in path else os.path.realpath(path)), pair)
@@ -219,7 +219,7 @@ def _plan(target: Queue, wish: Mapping, batch: str, encoding: str, delimiter: st
 
 
 def _check_headers(found: list[tuple[SourceFile, str]], plan: Plan) -> None:
-    """Raise ``InvalidOption`` for a column that no file has; rows of files without it are set aside if others have it."""
+    """Raise ``InvalidOption`` for a column that no file has; if some have it, rows of the others are set aside."""
     headers = [header_of(file.path, plan) for file, _ in found]
     names = list(dict.fromkeys(name for header in headers for name in header))
     _check_seen(plan, [name for name in plan.named if not names or name in names], names)
@@ -306,7 +306,7 @@ class _Call:
             yield {"file": path, "row": row["row"], "line": row["line"], "why": row["why"], "content": content}
 
     def _ordered(self, good: DataFrame, texts: int, reals: int, numbers: int) -> DataFrame:
-        """The rows with the columns to sort by: numbers if the whole column has numbers, else texts; then file and row."""
+        """The rows with the columns to sort by: as numbers if all values are numbers, else as texts; then by place."""
         frame = good.withColumn("place", _place())
         if self.wish.order_by is None:
             return frame

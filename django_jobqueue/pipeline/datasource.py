@@ -190,7 +190,7 @@ def cut(leaf: str, pages: int, size: int) -> list[Piece]:
 # --------------------------------------------------------------------------------------------------------- writing
 
 STAGED = "jobqueue_stagedjob"
-# The columns of a DataFrame, each with the staged column and its type; ``order`` becomes one of ORDERS, by its type.
+# The columns of a DataFrame, with the staged column and the type of each; ``order`` becomes one of ORDERS, by type.
 WRITTEN = {
     "id": ("job", "string"),
     "name": ("name", "string"),
@@ -257,7 +257,7 @@ class JobWriter(DataSourceArrowWriter):
         return Staged(partition, attempt, total)
 
     def _staged(self, batch: Any, partition: int, attempt: int, before: int) -> Any:
-        """The batch with the columns of the staging table, among them the write, the task and the number of each row."""
+        """The batch with the columns of the staging table, also the write, the task and the number of each row."""
         import pyarrow
 
         number = batch.num_rows
@@ -332,7 +332,7 @@ class JobWriter(DataSourceArrowWriter):
         return int(number)
 
     def _count(self, cursor: Any, values: dict[str, Any]) -> int:
-        """A dry run: rows that the policy refuses and the first of the others stay staged, for the sender to report."""
+        """A dry run: refused rows and the first of the others stay staged, for the sender to report."""
         (number, _), *answered = _answer(cursor, self.statements[self.store].format(**values))
         self._refuse(cursor, [(row, None) for row, what in answered if what == "refused"])
         if shown := ", ".join(str(row) for row, what in answered if what == "shown"):
@@ -370,7 +370,7 @@ def shown_write(write_id: str) -> str:
 
 
 def data_expression(only: Sequence[str], without: Sequence[str]) -> str:
-    """SQL for the data of a job: the staged document, only some of its keys, or all keys without some."""
+    """SQL for the data of a job: the staged document, or only these keys of it, or all keys without these."""
     if only:
         names = ", ".join(map(literal, only))
         chosen = f"SELECT jsonb_object_agg(e.key, e.value) FROM jsonb_each(s.data::jsonb) e WHERE e.key IN ({names})"

@@ -260,7 +260,7 @@ def _version(run: str, document: Document) -> int:
     version = int(document["schema_version"])
     if version > SCHEMA_VERSION:
         raise LakeProblem(
-            f"Run {run} was written by a newer django-jobqueue (schema {version}, this version reads up to {SCHEMA_VERSION}).",
+            f"Run {run} was written by a newer django-jobqueue (schema {version}; this one reads {SCHEMA_VERSION}).",
             hint="Upgrade django-jobqueue before you read this lake.",
         )
     return version

@@ -1,10 +1,10 @@
-"""The rows of CSV files and of JSON lines, judged one by one: each becomes a job, or is set aside with the reason.
+"""The rows of CSV files and JSON lines, checked one by one: each becomes a job, or is set aside with the reason.
 
-Spark's own readers guess: they match columns by position, make one schema of all lines and misread quotes. So a row is
-read here as it was written, by Python's ``csv`` and ``json``, one file per task.
+Spark's own readers guess: they match columns by position, infer one schema for all lines and misread quotes. So this
+module reads each row as it was written, with Python's ``csv`` and ``json``, one file per task.
 
-Like the data source this runs in processes of Spark: it imports no Django and nothing else of this package, and it
-travels by value.
+Like the data source it runs in Spark's processes: it imports neither Django nor other modules of this package, and
+Spark pickles it by value.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-ROWS_AT_ONCE, BYTES_AT_ONCE = 4_000, 4_000_000  # that are handed to Spark together
-LONGEST_ROW = 64 * 1024 * 1024  # characters; a longer one has a quote that was never closed
+ROWS_AT_ONCE, BYTES_AT_ONCE = 4_000, 4_000_000  # of a batch that Spark gets
+LONGEST_ROW = 64 * 1024 * 1024  # characters; a longer row has a quote that was never closed
 LONGEST_KEY = 255
 MOST_DIGITS = 4_000  # of a number: Python itself refuses to read more
 MOST_SECONDS = 100 * 366 * 86_400
-_LARGEST_FIELD = 2**31 - 1  # that Python's csv takes; too long rows are found by us
-_VISIBLE = "jobqueue_visible"  # the name of our way to decode bytes that are no text
+_LARGEST_FIELD = 2**31 - 1  # the most that Python's csv accepts; _Lines refuses rows that are too long
+_VISIBLE = "jobqueue_visible"  # the error handler that decodes bytes that are not text
 SHOWN = 60  # characters of a bad value in a reason
 
-# What each row becomes; the types are those of Spark.
+# The columns of the rows, with their types in Spark.
 COLUMNS = {
-    "file": "int",  # its place among the files
+    "file": "int",  # the number of the file, in the order of the call
     "row": "bigint",
     "line": "bigint",  # where the row begins
-    "why": "string",  # it cannot be sent
+    "why": "string",  # why the row cannot be sent
     "content": "string",  # of a row that cannot be sent, as JSON
-    "seen": "bigint",  # which of the columns that the mapping names it has, as bits; null if that is not known
+    "seen": "bigint",  # the columns of the mapping that the row has, as bits; null if unknown
     "identity": "string",
     "id": "string",
     "singleton_key": "string",
@@ -63,7 +63,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 _UUID = re.compile(r"[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}", re.ASCII)
 _LONG_NUMBER = re.compile(r"[0-9.]{300}")
-_KEY_ENDS = re.compile(r'"\s*:')  # or a part of a text that looks like it
+_KEY_ENDS = re.compile(r'"\s*:')  # or a part of a text that looks like one
 _LARGE_EXPONENT = re.compile(r"[eE][+-]?[0-9]{3}")  # or a part of a text that looks like one
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -72,7 +72,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_WHITE = " \t\r\n"  # what JSON allows around a value; Python's strip() takes more away
+_WHITE = " \t\r\n"  # what JSON allows around a value; Python's strip() removes more
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -81,11 +81,11 @@ class Bad(Exception):
 
 
 class NoRow(Bad):
-    """It is not even known what its fields are."""
+    """The row cannot be split into fields."""
 
 
 class SourceFile(NamedTuple):
-    """A file, its place among all, and the name by which its rows are known."""
+    """A file: its number in the order of the call, the name that identifies its rows, and its path."""
 
     place: int
     name: str
@@ -94,12 +94,12 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Which column is what of a job, and what may be in it."""
+    """Which column becomes which option of a job, and the limits of its values."""
 
     columns: dict[str, str]  # option → column
-    data: tuple[str, ...]  # columns; none: all that no option names
+    data: tuple[str, ...]  # columns; empty: all columns that no option names
     needs_key: bool
-    scope: str  # what rows of other calls must have in common with ours to be the same rows
+    scope: str  # equal rows of two calls are the same rows only if their scopes are equal
     max_bytes: int
     max_depth: int
     max_tags: int
@@ -107,8 +107,8 @@ class Plan:
     encoding: str = ""
     delimiter: str = ","
 
-    used: frozenset[str] = field(init=False)  # columns that become options, so that they are no data
-    named: tuple[str, ...] = field(init=False)  # every column that must be somewhere
+    used: frozenset[str] = field(init=False)  # columns that become options, not data
+    named: tuple[str, ...] = field(init=False)  # every column that a file must have
 
     def __post_init__(self) -> None:
         used = frozenset(column for option, column in self.columns.items() if option != "order_by")
@@ -179,13 +179,13 @@ def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
 
 
 def opened(path: str, encoding: str = "") -> io.TextIOWrapper:
-    """A file as text, its line ends as they are. What its beginning says about the encoding is believed."""
+    """A file as text with unchanged line ends, in the encoding of its byte order mark if it has one."""
     opener = next((found for suffix, found in _OPENERS.items() if path.lower().endswith(suffix)), open)
     stream: Any = opener(path, "rb") if "://" not in path else _remote(path, opener)
     start = stream.peek(4)[:4]
     found = next((name for mark, name in _BOMS if start.startswith(mark)), encoding or "utf-8")
-    # Bytes that are no text stay visible, so that the row they are in can be set aside. Python's own way to do that
-    # does not work where a character has two or four bytes.
+    # Bytes that are not text are kept as marks, so that their row can be set aside. Python's own way, surrogateescape,
+    # does not work in encodings whose characters have two or four bytes.
     codecs.register_error(_VISIBLE, _visible)
     errors = _VISIBLE if codecs.lookup(found).name.startswith(("utf-16", "utf-32")) else "surrogateescape"
     return io.TextIOWrapper(stream, encoding=found, errors=errors, newline="")
@@ -206,7 +206,7 @@ def _remote(url: str, opener: Callable[..., Any]) -> Any:
 
 
 class _Lines:
-    """The lines of a file; those taken since the last row belong to the next one."""
+    """The lines of a file; lines that were taken since the last row belong to the next row."""
 
     def __init__(self, stream: Iterable[str]) -> None:
         self._stream = iter(stream)
@@ -227,20 +227,20 @@ class _Lines:
         return line
 
     def row(self) -> tuple[int, list[str]]:
-        """Where the row began, and its lines."""
+        """The number of the first line of the row, and its lines."""
         lines, self.taken, self.size = self.taken, [], 0
         return self.number - len(lines) + 1, lines
 
 
 class _Unreadable(Exception):
-    """Nothing from here to the end of the file can be read."""
+    """The file cannot be read from here to its end."""
 
 
 _BROKEN = (_Unreadable, UnicodeError, EOFError, zlib.error, lzma.LZMAError, csv.Error, OSError)
 
 
 def _raise_unless_damaged(error: Exception, path: str) -> None:
-    """Damaged content is set aside. What the machine or the network says is an error, and nothing is sent."""
+    """Raise errors of the machine or the network, so that nothing is sent; damaged content is set aside."""
     if not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile):
         return
     if error.errno is not None or ("://" in path and str(error) != "Invalid data stream"):  # that is what bz2 says
@@ -250,7 +250,7 @@ def _raise_unless_damaged(error: Exception, path: str) -> None:
 def _rows_of(
     file: SourceFile, plan: Plan, read: Callable[[SourceFile, Plan, _Lines], Iterator[tuple[Any, ...]]]
 ) -> Iterator[tuple[Any, ...]]:
-    """If a file cannot be read any further, the rest of it is one row that is set aside."""
+    """The rows of a file; if it cannot be read to its end, the rest is one row that is set aside."""
     number, lines = 0, _Lines(())
     try:
         with opened(file.path, plan.encoding) as stream:
@@ -308,7 +308,7 @@ def _csv_rows(file: SourceFile, plan: Plan, lines: _Lines) -> Iterator[tuple[Any
 
 
 def _quotes_flaw(lines: list[str], delimiter: str) -> str | None:
-    """What is wrong with the quotes of a row. Python's csv is lenient, and drops or keeps them as it comes."""
+    """The error in the quotes of a row: Python's csv accepts misplaced quotes and may drop them."""
     if not any('"' in line for line in lines):
         return None
     try:
@@ -348,7 +348,7 @@ class _Table:
             else None
         )
         _check_size(data, self.plan)
-        # An empty field says nothing, as no CSV can tell an empty text from none.
+        # An empty field is no value, because CSV cannot distinguish an empty text from no value.
         given = {option: fields[place] or None for option, place in self._options.items()}
         identity = self._identity.copy()
         identity.update(_joined(fields))
@@ -409,7 +409,7 @@ def _json_rows(file: SourceFile, plan: Plan, lines: _Lines) -> Iterator[tuple[An
 
 
 class _Objects:
-    """Reads JSON texts, and refuses an object that has a key more than once."""
+    """Reads JSON texts, and refuses an object that repeats a key."""
 
     def __init__(self) -> None:
         self._quick = json.JSONDecoder(parse_constant=_no_number)
@@ -425,7 +425,7 @@ class _Objects:
 
 
 def _parsed(text: str, plan: Plan, objects: _Objects) -> dict[str, Any]:
-    """A line as an object. Its text goes into the database as it is, so all that jsonb refuses is refused here."""
+    """A line as an object. The database gets its text unchanged, so everything that jsonb refuses is refused here."""
     _check_text(text)
     _check_size(text, plan)
     try:
@@ -440,7 +440,7 @@ def _parsed(text: str, plan: Plan, objects: _Objects) -> dict[str, Any]:
         what = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise Bad(f"this line cannot be read as a row: {what}") from None
     if not isinstance(found, dict):
-        raise Bad("this line cannot be read as a row: it is no JSON object")
+        raise Bad("this line cannot be read as a row: it is not a JSON object")
     if text.count("{") + text.count("[") > plan.max_depth:
         _check_depth(found, plan.max_depth)
     if "\\u" in text:
@@ -498,7 +498,7 @@ def _bits(plan: Plan, names: Iterable[str]) -> int:
 
 
 def _joined(texts: Sequence[str]) -> bytes:
-    """Each with its length in front, so that no two lists look alike."""
+    """The texts, each after its length, so that different lists give different bytes."""
     return "".join([f"{len(text)}:{text}" for text in texts]).encode("utf-8", "surrogatepass")
 
 
@@ -516,7 +516,7 @@ def _check_text(text: str) -> None:
         except UnicodeEncodeError as error:
             code = ord(text[error.start])
             if 0xDC00 <= code <= 0xDCFF:
-                raise Bad(f"the byte 0x{code - 0xDC00:02x} is no text in the encoding of the file") from None
+                raise Bad(f"the byte 0x{code - 0xDC00:02x} is not text in the encoding of the file") from None
             raise Bad("holds half of a surrogate pair, which PostgreSQL cannot store") from None
 
 
@@ -529,7 +529,7 @@ _NOTHING_ELSE = (None,) * 8  # of the options
 
 
 def _options(given: dict[str, Any], plan: Plan) -> tuple[Any, ...]:
-    """What the columns say about a job, in the order of COLUMNS, without its data."""
+    """The values of the options of a job, in the order of COLUMNS."""
     get = given.get
     key = _key(get("key"), "key")
     if plan.needs_key and not key:
@@ -614,7 +614,7 @@ def _tags(value: Any, plan: Plan) -> list[str] | None:
 
 
 def _place(value: Any) -> tuple[int | None, float | None, str | None]:
-    """What a job is ordered by: as a whole number, as a number, and as a text; the whole column decides which."""
+    """The value to sort by as an integer, a double and a text; the values of all rows decide which is used."""
     if value is None:
         return None, None, None
     text = value if isinstance(value, str) else json.dumps(value)

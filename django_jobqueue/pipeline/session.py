@@ -102,7 +102,7 @@ def _started(master: str | None, config: dict[str, str]) -> SparkSession:
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     if not _was_submitted():
-        # With a local master, Spark logs to the standard error of this process; failed tasks are in the raised error.
+        # With a local master, Spark logs to standard error of this process; the raised error names the failed task.
         spark.sparkContext.setLogLevel("FATAL" if str(spark.sparkContext.master).startswith("local") else "ERROR")
     try:
         wait_for_executors(spark, EXECUTOR_SECONDS)
@@ -146,7 +146,7 @@ def wait_for_executors(spark: SparkSession, seconds: float) -> None:
         if time.monotonic() > deadline:
             raise SparkUnavailable(
                 f"{context.master} provided no executor within {seconds:g} seconds.",
-                hint="Check that its workers run and are large enough for spark.executor.memory and spark.executor.cores.",
+                hint="Check that its workers run and have spark.executor.memory and spark.executor.cores to spare.",
             )
         time.sleep(0.2)
 

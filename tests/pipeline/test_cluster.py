@@ -89,8 +89,8 @@ def without_workers_it_is_told_in_two_sentences_instead_of_waited_for(address: s
 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip() == (
-        f"{address} provided no executor within 2 seconds. Check that its workers run and are large enough for "
-        "spark.executor.memory and spark.executor.cores."
+        f"{address} provided no executor within 2 seconds. Check that its workers run and have "
+        "spark.executor.memory and spark.executor.cores to spare."
     )
 
 

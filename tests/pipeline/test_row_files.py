@@ -157,7 +157,7 @@ def test_bytes_that_are_no_text_set_their_row_aside(read):
 
     assert data(rows) == [{"x": "2", "y": "😀"}]
     assert [why for _, why in reasons(rows)] == [
-        "the byte 0xe9 is no text in the encoding of the file",
+        "the byte 0xe9 is not text in the encoding of the file",
         "holds NUL, which PostgreSQL cannot store",
     ]
     assert data(read(b"x,y\n1,caf\xe9\n", encoding="cp1252")) == [{"x": "1", "y": "café"}]
@@ -170,7 +170,7 @@ def test_bytes_that_are_no_utf_16_set_their_row_aside_and_no_other(read, coding)
     rows = read("x,y\n1,a".encode(coding) + half + "\n2,b\n3,4".encode(coding)[: 1 - unit], encoding=coding)
 
     assert data(rows) == [{"x": "2", "y": "b"}]
-    assert [(line, "is no text in the encoding of the file" in why) for line, why in reasons(rows)] == [
+    assert [(line, "is not text in the encoding of the file" in why) for line, why in reasons(rows)] == [
         (2, True),
         (4, True),
     ]
@@ -265,7 +265,7 @@ def test_a_line_goes_as_it_is(read, values, end, ascii):
         (f'{{"a": {"7" * 5_000}}}', "data: a number has more than 4,000 digits"),
         (f'{{"a": {"[" * 60}{"]" * 60}}}', "data: nested too deeply"),
         (f'{{"a": {"[" * 60_000}{"]" * 60_000}}}', "data: nested more than 50 levels deep"),
-        ("[1]", "this line cannot be read as a row: it is no JSON object"),
+        ("[1]", "this line cannot be read as a row: it is not a JSON object"),
         ('{"a": 1} {"a": 2}', "this line cannot be read as a row: Extra data at character 10"),
         ('{"a": 1}\x0b', "this line cannot be read as a row: Extra data at character 9"),
         ('{"a": 1', "this line cannot be read as a row: Expecting ',' delimiter at character 8"),
