@@ -21,7 +21,7 @@ SHOWN = 5  # jobs that a dry run shows
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a commit runs, in this order, in one READ COMMITTED transaction; the last one after it."""
+    """The statements of a commit, in one READ COMMITTED transaction; ``notify`` runs after it."""
 
     begin: str
     look: str  # the queue's policy
