@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """What handlers need, imported when it is asked for: Django imports this package before its settings are read."""
+    """Import the names that handlers need on first use, because Django imports this package before it is set up."""
     if name in __all__:
         from . import handlers
 

@@ -18,7 +18,7 @@ _TEXT = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,10})/([
 
 
 def draw_number() -> int:
-    """A number that no other claim has; one for all jobs of a fetch or of a hand-over is enough."""
+    """Draw a random number that no other claim has; all jobs of a fetch or of a hand-over share one."""
     return secrets.randbits(63) or 1
 
 
@@ -26,8 +26,8 @@ def draw_number() -> int:
 class Claim:
     """One attempt of one job, held by the process that drew its number.
 
-    ``str(claim)`` and ``Claim.parse()`` carry it to another process, which can finish the job with it. A job that was
-    only read, not fetched, has no number: it is fenced by its attempt alone.
+    With ``str(claim)`` and ``Claim.parse()`` it can be passed to another process, which can finish the job with it. The
+    claim of a job that was only read, not fetched, has no number: then only the attempt is checked.
     """
 
     job_id: UUID
@@ -39,7 +39,7 @@ class Claim:
 
     @classmethod
     def parse(cls, text: object) -> Claim:
-        """The claim that ``str(claim)`` made; ``InvalidOption`` for any other text."""
+        """Return the claim of a text made by ``str(claim)``. Raises ``InvalidOption`` for any other text."""
         found = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             problem = f"expected the text of a claim, got {text!r:.60}"
@@ -48,10 +48,10 @@ class Claim:
         return cls(UUID(id), int(attempt), int(number, 16) or None)
 
     def fits(self, attempt: int, number: int | None) -> bool:
-        """Whether a row with this attempt and number is still held by this claim."""
+        """Whether this claim is still valid for a row with this attempt and number."""
         return self.attempt == attempt and self.number in (None, number)
 
     @staticmethod
     def is_text(value: object) -> bool:
-        """Whether this is a text that :meth:`parse` takes."""
+        """Whether this is a text that :meth:`parse` accepts."""
         return isinstance(value, str) and _TEXT.fullmatch(value) is not None

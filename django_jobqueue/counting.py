@@ -1,15 +1,15 @@
-"""How many there are, as far as is counted."""
+"""The result of a count that may be limited."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-MANY = 10_000  # as far as is counted
+MANY = 10_000  # counting stops here
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many there are: exactly, or at least ``MANY``, or among the newest numbers only."""
+    """A number of rows: exact, or at least ``MANY``, or counted only ``among`` the newest rows."""
 
     number: int
     among: int | None = None

@@ -1,4 +1,4 @@
-"""PostgreSQL functions that models, querysets and services write into their SQL."""
+"""PostgreSQL functions as expressions for models, querysets and services."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WORKER_LOCK = "hashtextextended('jobqueue worker ' || {}, 0)"  # the key of a wo
 class ColumnDefault(Func):
     """SQL without arguments that is the default of a column.
 
-    A migration names no class of ours but spells out the SQL, because what it does must not change when a class does. A
-    change of the class is then a change of the model, which ``makemigrations`` finds.
+    A migration contains the SQL and not the class, because a migration must not change when a class changes. A change
+    of the class is then a change of the model, which ``makemigrations`` detects.
     """
 
     def deconstruct(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
@@ -29,7 +29,7 @@ class ColumnDefault(Func):
 class StatementTimestamp(ColumnDefault):
     """The database's time at the start of this statement.
 
-    Never ``now()``, because that is the start of the transaction: in a long one a job just sent would not be due.
+    Never ``now()``, because that is the start of the transaction: in a long one, a new job would not be due.
     """
 
     template = "statement_timestamp()"
@@ -37,14 +37,14 @@ class StatementTimestamp(ColumnDefault):
 
 
 class NextSeq(ColumnDefault):
-    """The next number in the order of sends."""
+    """The next number of the sequence that orders jobs by their sends."""
 
     template = NEXT_SEQ
     output_field = models.BigIntegerField()
 
 
 class CurrentSeq(ColumnDefault):
-    """The number that this very row was given: defaults are filled in the order of the columns."""
+    """The number that was given to this row; defaults are evaluated in the order of the columns."""
 
     template = f"currval('{SEQUENCE}'::regclass)"
     output_field = models.BigIntegerField()
@@ -57,17 +57,17 @@ class CurrentXid(ColumnDefault):
     output_field = models.BigIntegerField()
 
 
-# Subqueries, because they are asked once for each statement and not for each row.
+# Subqueries, because they are evaluated once per statement and not once per row.
 _CURRENT_XID = "(SELECT pg_current_xact_id_if_assigned()::text::bigint)"
 _CURRENT_XMAX = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 
 
 class RowXid(Func):
-    """The transaction that last wrote this row of the job table, from the 32 bits that the row keeps of it.
+    """The transaction that last wrote this row of the job table, from the 32 bits of its id that the row stores.
 
-    Not exact in two cases. Within a savepoint it is the id of the savepoint, which a snapshot does not list: so a row
-    that was written in a savepoint of a transaction still open at a snapshot counts as visible in it. And after four
-    thousand million transactions the 32 bits of an old row mean a new one.
+    Not exact in two cases. Within a savepoint it is the id of the savepoint, which a snapshot does not list: a row
+    written in a savepoint of a transaction that was still open at a snapshot counts as visible in it. And after four
+    billion transactions the 32 bits of an old row are those of a new transaction.
     """
 
     template = f"""GREATEST({_CURRENT_XMAX}
@@ -78,8 +78,8 @@ class RowXid(Func):
 class IsVisibleIn(Func):
     """Whether a transaction, given by its id, had committed when a snapshot was taken.
 
-    Also if it is this very transaction, or none that this server can have had: then the row came from another, in a
-    dump.
+    Also true for the current transaction, and for an id that this server cannot have assigned yet: then the row came
+    from another server, in a dump.
     """
 
     output_field = models.BooleanField()
@@ -97,7 +97,7 @@ class IsVisibleIn(Func):
 
 
 class HasSessionLock(Func):
-    """Whether some session of this database holds the lock of a worker, given its incarnation."""
+    """Whether a session of this database holds the lock of a worker, given its incarnation."""
 
     template = f"""EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -106,7 +106,7 @@ class HasSessionLock(Func):
 
 
 def column_size(column: str) -> Func:
-    """How many bytes a value takes in its row: unlike its length as text, this costs nothing at an update."""
+    """The bytes that a value takes in its row; unlike its length as text, this costs nothing at an update."""
     return Func(column, function="pg_column_size", output_field=models.IntegerField())
 
 
@@ -121,14 +121,14 @@ class EmptyTextList(ColumnDefault):
 
 
 class Tid(Expression):
-    """Where the row lies: the quickest way back to a row that this transaction has locked."""
+    """The ctid of the row: the fastest way to find a row again that this transaction has locked."""
 
     output_field = models.TextField()
     alias = ""
 
     def resolve_expression(self, query: Any = None, *args: Any, **options: Any) -> Tid:
         if self.alias:
-            return self  # of a subquery, which is resolved once more by the query around it
+            return self  # in a subquery, which the query around it resolves again
         resolved = self.copy()
         resolved.alias = query.get_initial_alias()
         return resolved
@@ -143,13 +143,13 @@ class Tid(Expression):
 
 
 def quoted(compiler: Any, alias: str) -> str:
-    """The name of a table within a query, in the quotes of this version of Django."""
+    """The quoted name of a table within a query, in any version of Django."""
     quote: Any = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias  # before Django 6.1
     return str(quote(alias))
 
 
 class LiesAt(Func):
-    """Whether the row lies at one of these places, an array that is made before the rows are read."""
+    """Whether the ctid of the row is in an array, which is evaluated before the rows are read."""
 
     template = "%(expressions)s)"
     arg_joiner = " = ANY("

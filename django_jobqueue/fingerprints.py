@@ -1,4 +1,4 @@
-"""Which failures are the same failure."""
+"""Fingerprints of errors, which group equal failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line \d+, in (?P<where>.+)$', r
 
 
 def fingerprint(error: str) -> str:
-    """The same for two errors that differ only in numbers and ids; frames of a traceback count by name."""
+    """The fingerprint of an error: equal for errors that differ only in numbers and ids, or in lines of a traceback."""
     if not error:
         return ""
     frames = [f"{match['file']}:{match['where']}" for match in _FRAME.finditer(error)]

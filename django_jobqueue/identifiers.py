@@ -1,4 +1,4 @@
-"""Ids: UUIDs in roughly the order of their making, so that an index grows at its end."""
+"""Ids: UUIDs roughly in the order of their creation, so that an index grows at its end."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .exceptions import InvalidOption
 _TEXT = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 _VERSION_AND_VARIANT = 0x7 << 76 | 0b10 << 62
 
-# Our own generator, because random.seed() in somebody's test must not repeat ids; and reseeded
-# after a fork, or two workers would make the same ones.
+# A separate generator, because random.seed() in a test must not repeat ids. It is reseeded after a fork, because
+# otherwise two workers would create the same ids.
 _random = Random()
 os.register_at_fork(after_in_child=_random.seed)
 
 
 def uuid7() -> UUID:
-    """A UUID of version 7: milliseconds, their fraction (RFC 9562, 6.2, method 3), randomness."""
+    """Create a UUID of version 7: milliseconds, their fraction (RFC 9562, 6.2, method 3), and random bits."""
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)
     fraction = rest * 4096 // 1_000_000
     return UUID(int=milliseconds << 80 | fraction << 64 | _VERSION_AND_VARIANT | _random.getrandbits(62))
 
 
 def as_uuid(value: object, *, option: str = "id") -> UUID:
-    """The UUID that ``value`` is or spells; ``InvalidOption`` for anything else."""
+    """Return a UUID from a UUID or its text. Raises ``InvalidOption`` for anything else."""
     if isinstance(value, UUID):
         return value
     if isinstance(value, str) and _TEXT.fullmatch(value):

@@ -8,8 +8,8 @@ import re
 PARENT = "jobqueue_job"
 DEFAULT = "jobqueue_job_default"
 
-# A queue's table turns over completely many times a day: vacuum by a fixed number of rows and not by a share of a
-# table that may be large, and never take the lock that giving empty pages back to the system needs.
+# All rows of a queue's table are replaced many times a day: vacuum it after a fixed number of rows, not after a share
+# of a table that may be large, and never take the lock that is needed to return empty pages to the system.
 STORAGE = {
     "autovacuum_vacuum_scale_factor": "0.01",
     "autovacuum_vacuum_threshold": "2000",
@@ -24,13 +24,13 @@ WITH_STORAGE = "WITH (" + ", ".join(f"{name} = {value}" for name, value in STORA
 
 
 def partition_name(queue: str) -> str:
-    """A table name that says which queue it is, and is unique however long the queue's name."""
+    """The name of a queue's own partition: readable, and unique even for long names of queues."""
     readable = re.sub(r"\W+", "_", queue.lower())[:30].strip("_")
     return f"{PARENT}_{readable}_{hashlib.sha256(queue.encode()).hexdigest()[:10]}"
 
 
 def leaf_of(queue: str, partition: bool) -> str:
-    """The part of the job table that a queue's jobs lie in."""
+    """The part of the job table that contains the jobs of a queue."""
     return partition_name(queue) if partition else DEFAULT
 
 

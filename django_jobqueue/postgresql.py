@@ -1,7 +1,7 @@
 """PostgreSQL's own fields and indexes, for projects without ``django.contrib.postgres``.
 
-Since Django 6.0 a check wants that app wherever one of them is used. What the app registers is used by none of ours, so
-nobody should have to install it for us.
+Since Django 6.0 a system check requires that app for models that use them. These models use nothing that the app
+registers, so projects should not have to install it.
 """
 
 from __future__ import annotations

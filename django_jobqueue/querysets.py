@@ -1,4 +1,4 @@
-"""Which rows are meant: adjectives, pure and chainable, one idea each."""
+"""Querysets: the methods select rows, and are named with adjectives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 class QueueQuerySet(models.QuerySet["Queue"]):
     def with_counts(self) -> Self:
-        """Each queue with the number of its jobs in every state, counted now."""
+        """Annotate each queue with the number of its jobs in every state."""
         from .models import Job
 
         def number(state: JobState) -> Coalesce:
@@ -53,7 +53,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
 
 class PartOfTable(BaseTable):
-    """One partition of a table, under the name of the table."""
+    """One partition of a table, with the alias of the table."""
 
     def __init__(self, table_name: str, alias: str, part: str) -> None:
         super().__init__(table_name, alias)
@@ -68,38 +68,38 @@ class PartOfTable(BaseTable):
 
 class JobQuerySet(models.QuerySet["Job"]):
     def in_queue(self, queue: str) -> Self:
-        """Also prunes the partitions, so every hot path begins with it."""
+        """The jobs of this queue. This also prunes the partitions, so every frequent query begins with it."""
         return self.filter(queue=queue)
 
     def in_part(self, leaf: str) -> Self:
-        """Read from one part of the table, the one that the queue lies in: that halves the time the planner takes."""
+        """Read only the part of the table that contains the queue, because that halves the planning time."""
         clone = self._chain()  # type: ignore[attr-defined]
         alias = clone.query.get_initial_alias()
         clone.query.alias_map[alias] = PartOfTable(self.model._meta.db_table, alias, leaf)
         return clone  # type: ignore[no-any-return]
 
     def located_by(self, rows: JobQuerySet) -> Self:
-        """Those that another query finds, which runs first: so that query decides by which index they are read."""
+        """The jobs that another query finds; it runs first, so it decides by which index they are read."""
         return self.filter(LiesAt(Tid(), ArraySubquery(rows.annotate(tid=Tid()).values("tid"))))
 
     def in_state(self, *states: str) -> Self:
         return self.filter(state__in=sorted(states))
 
     def eligible(self) -> Self:
-        """Waiting for an attempt, held or not."""
+        """Jobs that wait for an attempt, on hold or not."""
         return self.filter(state__in=sorted(ELIGIBLE))
 
     def of_claim(self, claim: Claim) -> Self:
-        """The job, if this claim still is its latest."""
+        """The job of this claim, if the claim is still its latest."""
         numbered = {} if claim.number is None else {"claim_number": claim.number}
         return self.filter(pk=claim.job_id, attempt=claim.attempt, **numbered)
 
     def fetchable(self) -> Self:
-        """Waiting, and held by nothing: neither its time nor a job ahead in its lane."""
+        """Waiting jobs that are not on hold, neither for their time nor for a job ahead in their lane."""
         return self.filter(state__in=sorted(ELIGIBLE), hold=None)
 
     def in_order(self) -> Self:
-        """Highest priority first, then by last retry or else creation."""
+        """The highest priority first, then by the time of the last retry or of the creation."""
         return self.order_by("-priority", "position")
 
     def running(self) -> Self:
@@ -109,11 +109,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(state__in=sorted(FINAL))
 
     def dead(self) -> Self:
-        """Failed for good, and revivable."""
+        """Jobs that failed for good; an operator can retry them."""
         return self.filter(state__in=sorted(DEAD))
 
     def blocking(self) -> Self:
-        """Holding an ordered key against every other job of it."""
+        """Jobs that block an ordered key for all other jobs of the key."""
         return self.filter(policy=ORDERED, state__in=sorted(BLOCKING))
 
     def held_until(self) -> Self:
@@ -123,22 +123,22 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(start_after__lte=StatementTimestamp())
 
     def overdue(self) -> Self:
-        """Active past the time its attempt was allowed."""
+        """Active jobs past their deadline."""
         return self.filter(state=JobState.ACTIVE, expire_at__lte=StatementTimestamp())
 
     def tagged(self, tags: Sequence[str]) -> Self:
-        """Carrying every one of these tags; no tags means every job."""
+        """Jobs that carry every one of these tags; without tags all jobs."""
         if not tags:
             return self
-        # The second condition is implied by the first, but only so written is the partial index considered.
+        # The first condition implies the second, but without the second the planner does not use the partial index.
         return self.filter(tags__contains=list(tags)).exclude(tags=[])
 
     def chosen(self, ids: Iterable[UUID], tags: Sequence[str]) -> Self:
-        """These ids, and besides all jobs that carry every one of these tags."""
-        wanted = Q(pk__in=list(ids))
+        """Jobs with these ids, and all jobs that carry every one of these tags."""
+        condition = Q(pk__in=list(ids))
         if tags:
-            wanted |= Q(tags__contains=list(tags)) & ~Q(tags=[])
-        return self.filter(wanted)
+            condition |= Q(tags__contains=list(tags)) & ~Q(tags=[])
+        return self.filter(condition)
 
     def assigned_to(self, worker: str) -> Self:
         return self.filter(assignee=worker)
@@ -147,11 +147,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(queue=job.queue_id, singleton_key=job.singleton_key)
 
     def blocking_keys(self) -> Self:
-        """Failed for good on an ordered queue: each holds its key until an operator decides."""
+        """Jobs that failed for good on an ordered queue: each blocks its key until an operator decides."""
         return self.filter(policy=ORDERED).dead()
 
     def selected(self, selection: Selection) -> Self:
-        """The jobs that a selection means; whether they changed since its snapshot is asked by the operation."""
+        """The jobs of a selection; the operation checks whether they changed since its snapshot."""
         jobs = self
         if selection.ids is not None:
             jobs = jobs.filter(pk__in=selection.ids)
@@ -170,7 +170,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return jobs.filter(**_columns(selection))
 
     def found_by(self, text: str) -> Self:
-        """The job of that id; or jobs whose id or key begins so."""
+        """The job with this id, or jobs whose id or key begins with this text."""
         try:
             return self.filter(pk=UUID(text))
         except ValueError:
@@ -185,7 +185,7 @@ _RAN = ExpressionWrapper(  # how long the latest attempt took
 
 
 def _columns(selection: Selection) -> dict[str, Any]:
-    """What a selection says about columns, as look-ups; only what is given."""
+    """The conditions of a selection on columns, as look-ups."""
     look_ups: dict[str, Any] = {
         "singleton_key": selection.key,
         "singleton_key__startswith": selection.key_prefix,
@@ -215,7 +215,7 @@ def _as_durations(seconds: Range[float] | None) -> Range[timedelta] | None:
 
 
 def _id_begins(text: str) -> Q:
-    """Ids that begin so, as a range, because an index knows ranges; nothing where it is no beginning of an id."""
+    """Ids that begin with this text, as a range, because an index can read it; no ids if they cannot begin so."""
     if not _ID_BEGINS.fullmatch(text):
         return Q(pk__in=[])
     digits = text.replace("-", "").lower()
@@ -224,7 +224,7 @@ def _id_begins(text: str) -> Q:
 
 class BlockedKeyQuerySet(JobQuerySet):
     def with_waiting(self) -> Self:
-        """Each with the number of jobs that wait behind it, and since when the oldest does."""
+        """Annotate each job with the number of jobs that wait behind it, and the creation of the oldest."""
         from .models import Job
 
         behind = (
@@ -250,7 +250,7 @@ class BlockedKeyManager(models.Manager["BlockedKey"]):
         return self.get_queryset().with_waiting()
 
 
-TIMING = frozenset({"cron", "timezone", "enabled"})  # what decides when a schedule is due
+TIMING = frozenset({"cron", "timezone", "enabled"})  # the columns that decide when a schedule is due
 
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
@@ -258,15 +258,15 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         return self.filter(enabled=True)
 
     def due(self) -> Self:
-        """On, and with a slot that no scheduler has handled, or with none worked out yet."""
+        """Enabled schedules whose next slot is due, or not calculated yet."""
         return self.enabled().filter(Q(next_at__isnull=True) | Q(next_at__lte=StatementTimestamp()))
 
     def of_queue(self, queue: str) -> Self:
-        """Sending to this queue."""
+        """Schedules that send to this queue."""
         return self.filter(queue=queue)
 
     def update(self, **values: Any) -> int:
-        """As ever; and where it changes when a schedule is due, the next scheduler works that out anew."""
+        """Update the rows; if this changes when a schedule is due, clear ``next_at``: it is then calculated again."""
         changed = {name: values[name] for name in TIMING & values.keys()}
         if changed and "next_at" not in values:
             values["next_at"] = Case(When(**changed, then=F("next_at")), default=None)

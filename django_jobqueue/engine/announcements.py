@@ -1,7 +1,7 @@
-"""What happens after the commit: workers are notified, streams of this process are told, and signals are sent.
+"""After a commit: notify workers, tell the streams of this process, and send signals.
 
-All of it is free of cost where there is no receiver. A receiver of :mod:`django_jobqueue.signals` that raises is logged
-by Django and stops no other.
+Without receivers this costs nothing. If a receiver of :mod:`django_jobqueue.signals` raises, Django logs it and calls
+the other receivers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Told = Callable[[], None]
 
 
 def after_commit(using: str, work: Callable[[], object]) -> bool:
-    """Run ``work`` when the transaction is committed; whether that can be arranged."""
+    """Run ``work`` when the transaction is committed; return whether that is possible."""
     connection = connections[using]
     if not connection.get_autocommit() and not connection.in_atomic_block:
         return False  # the caller manages the transaction by hand, and Django cannot tell when it commits
@@ -78,17 +78,17 @@ def _keys_moved(using: str, jobs: Iterable[Job], changes: Mapping[UUID, Change])
 
 
 def deleted(using: str, jobs: Iterable[Job]) -> None:
-    """Jobs were deleted by an operator; those that blocked their keys do so no longer."""
+    """An operator deleted jobs; those that blocked their keys no longer do."""
     if key_released.receivers:
         dead = [job for job in jobs if job.policy == ORDERED and job.state in DEAD]
         keys_released(using, [(job.queue_id, job.singleton_key) for job in dead])
 
 
 def keys_released(using: str, keys: Iterable[tuple[str, str]]) -> None:
-    """An operator let these keys go, each given with its queue."""
-    found = list(keys)
-    if found and key_released.receivers:
-        after_commit(using, partial(_tell_released, found))
+    """An operator released these keys, each given with its queue."""
+    released = list(keys)
+    if released and key_released.receivers:
+        after_commit(using, partial(_tell_released, released))
 
 
 def _tell_blocked(keys: Iterable[tuple[str, str, UUID]]) -> None:
@@ -105,7 +105,7 @@ def _tell_released(keys: Iterable[tuple[str, str]]) -> None:
 
 
 class SendListeners:
-    """Who is told of sends before the commit: the testing kit alone, as long as its ``with`` lasts."""
+    """Callables that are told of sends before the commit: only the testing kit, inside its ``with`` statement."""
 
     def __init__(self) -> None:
         self.listeners: list[Hear] = []
@@ -127,23 +127,23 @@ before_commit = SendListeners()
 
 
 class Holders:
-    """The streams of this process by the jobs they hold; a job is in here from ``hold`` until ``let_go``."""
+    """The streams of this process by the jobs they hold; a job is kept from ``hold`` until ``let_go``."""
 
     def __init__(self) -> None:
         self._by_job: dict[UUID, Told] = {}
 
     def hold(self, ids: Iterable[UUID], told: Told) -> None:
-        """From now on ``told`` is called when one of these jobs ends."""
+        """Call ``told`` from now on when one of these jobs ends."""
         self._by_job.update(dict.fromkeys(ids, told))
 
     def let_go(self, ids: Iterable[UUID], told: Told) -> None:
-        """End what ``hold`` began, unless another has taken the job over."""
+        """Stop calling ``told`` for these jobs, unless another stream holds them by now."""
         for id in ids:
-            if self._by_job.get(id) == told:  # a method is another object each time
+            if self._by_job.get(id) == told:  # equal, not identical: a bound method is a new object at each access
                 del self._by_job[id]
 
     def ended(self, using: str, ids: Iterable[UUID]) -> None:
-        """Attempts of these jobs have ended: tell their holders, after the commit. Free of cost if there are none."""
+        """Attempts of these jobs have ended: tell their holders after the commit. Costs nothing without holders."""
         if self._by_job and (holders := {told for id in ids if (told := self._by_job.get(id)) is not None}):
             after_commit(using, partial(_tell, holders))
 
@@ -168,12 +168,12 @@ class _WakeUps:
         self.sent: set[str] = set()
 
     def covers(self, queue: str, savepoints: set[str]) -> bool:
-        """Whether a hook is set that is rolled back only together with what is done now."""
+        """Whether the queue has a commit hook that is rolled back only together with the current savepoint."""
         return any(hook <= savepoints for hook in self.hooks.get(queue, ()))
 
 
 class _WakeUp:
-    """A notification that goes out after commit."""
+    """A notification that is sent after the commit."""
 
     def __init__(self, using: str, queue: str, shared: _WakeUps) -> None:
         self.using, self.queue, self.shared = using, queue, shared
@@ -184,7 +184,7 @@ class _WakeUp:
         self.shared.sent.add(self.queue)
         try:
             execute(self.using, NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
-        except Exception as error:  # the jobs are stored and polling finds them: a lost wake-up only costs time
+        except Exception as error:  # the jobs are stored and polling finds them: a lost notification only costs time
             _say_unnotified(self.using, self.queue, error)
 
 
@@ -206,7 +206,7 @@ _last_warning = LastWarning()
 
 
 def _say_unnotified(using: str, queue: str, error: Exception) -> None:
-    """Now and then; and if the server's queue of notifications is full, have it look whether it still is."""
+    """Log it, but not each time; and if the server's notification queue is full, make the server check it again."""
     if time.monotonic() - _last_warning.at < _SAY_EVERY_SECONDS:
         return
     _last_warning.at = time.monotonic()
@@ -221,9 +221,9 @@ def _say_unnotified(using: str, queue: str, error: Exception) -> None:
 
 
 def wake(using: str, queues: Iterable[str]) -> None:
-    """Tell workers, after commit and once, that these queues have something to fetch.
+    """Notify workers, once and after the commit, that these queues have jobs to fetch.
 
-    Never inside the caller's transaction, because a commit that carries NOTIFY waits for all others that do.
+    Never inside the caller's transaction, because a commit with NOTIFY waits for all other commits with NOTIFY.
     """
     if not get_settings().NOTIFY:
         return

@@ -1,7 +1,7 @@
-"""The thread behind a stream: assigns jobs to it as long as it has capacity, and frees that when they end.
+"""The thread behind a stream: it assigns jobs while the stream has capacity, and frees capacity when they end.
 
-How much of its capacity is taken, the database says: an attempt counts until its row shows that it has ended, whoever
-ended it. What verbs of this process end is looked at once, the rest at the next poll.
+The database decides how much capacity is used: an attempt counts until its row shows that it has ended, in whatever
+way. Attempts that verbs of this process end are checked at once, others at the next poll.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ CANCELLED = "Cancelled: its stream ended before it was delivered."
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Who streams what, and how much at once."""
+    """The options of a stream: its worker, which jobs it gets, and how many at once."""
 
     worker: str
-    queue: str | None  # none: all of them
+    queue: str | None  # None: all queues
     tags: list[str]
     capacity: int
     poll_seconds: float
@@ -49,7 +49,7 @@ class Terms:
 
 
 class Fetch(Protocol):
-    """How jobs are claimed: as :func:`django_jobqueue.services.fetch` does it."""
+    """The type of :func:`django_jobqueue.services.fetch`, which claims the jobs."""
 
     def __call__(
         self, queue: str, limit: int, *, tags: list[str], worker: str, incarnation: UUID, using: str
@@ -57,17 +57,17 @@ class Fetch(Protocol):
 
 
 class Assigner(threading.Thread):
-    """Assigns jobs to one stream. ``ready`` is called, in this thread, when some were, and when it has ended."""
+    """Assigns jobs to one stream. It calls ``ready``, in this thread, after it assigned jobs and when it has ended."""
 
     def __init__(self, terms: Terms, fetch: Fetch, ready: Callable[[], None]) -> None:
         super().__init__(name="jobqueue-stream", daemon=True)
         self.terms, self.fetch, self.ready = terms, fetch, ready
         self.incarnation = uuid7()
-        self.held: dict[UUID, Job] = {}  # what counts against the capacity
-        self.ending = threading.Event()  # nothing more is delivered
-        self.exiting = False  # and nobody will finish what was
-        self.error: Exception | None = None  # what ended it
-        self.failure: Exception | None = None  # what kept it from giving back the undelivered
+        self.held: dict[UUID, Job] = {}  # the jobs that count against the capacity
+        self.ending = threading.Event()  # set when no more jobs are delivered
+        self.exiting = False  # whether the process exits, so that delivered jobs will not be finished
+        self.error: Exception | None = None  # the error that ended the stream
+        self.failure: Exception | None = None  # the error that kept undelivered jobs from being returned
         self._undelivered: dict[UUID, Job] = {}
         self._lock = threading.RLock()
         self._bell = threading.Event()
@@ -78,7 +78,7 @@ class Assigner(threading.Thread):
     # ------------------------------------------------------------------------------------- called by other threads
 
     def take(self) -> list[Job]:
-        """All that is assigned and not delivered: by that it is."""
+        """Return all assigned jobs that are not delivered yet; they count as delivered from now on."""
         with self._lock:
             if self.ending.is_set():
                 return []
@@ -86,7 +86,7 @@ class Assigner(threading.Thread):
             return jobs
 
     def end(self) -> None:
-        """Assign no more and give back what is not delivered; :meth:`join` waits for that."""
+        """Assign no more jobs, and return the undelivered ones to the queue; :meth:`join` waits for that."""
         self.ending.set()
         self._bell.set()
 
@@ -94,13 +94,13 @@ class Assigner(threading.Thread):
         return self.terms.capacity - len(self.held)
 
     def woken(self, queue: str) -> None:
-        """There may be something in this queue; of no use to a stream that is full."""
+        """This queue may have fetchable jobs; ignored while the stream is full."""
         if self.free() > 0 and (not queue or self.terms.queue in (None, queue)):
             self._woken.add(queue)
             self._bell.set()
 
     def ended(self) -> None:
-        """Something that this stream holds has ended."""
+        """A job that this stream holds has ended."""
         self._look_at_held = True
         self._bell.set()
 
@@ -136,7 +136,7 @@ class Assigner(threading.Thread):
         if self._look_at_held or was_full:
             self._look_at_held = False
             if self._free_ended() and (was_full or not hears()):
-                self._woken.add("")  # else it has been told of all there is
+                self._woken.add("")  # otherwise notifications have announced all jobs
                 self._assign_woken()
 
     def _assign_woken(self) -> None:
@@ -153,26 +153,26 @@ class Assigner(threading.Thread):
             except QueueNotFound:
                 if self.terms.queue is not None:
                     raise
-                continue  # of all queues, one was just deleted
+                continue  # the stream reads all queues, and this one was deleted meanwhile
             if jobs:
                 self._hold(jobs)
 
     def _queues(self) -> list[str]:
-        """Those with the oldest work first."""
+        """The queues to fetch from, those with the oldest jobs first."""
         if self.terms.queue is not None:
             return [self.terms.queue]
         return [name for (name,) in rows(self.terms.using, sql.fetch.QUEUES_BY_AGE)]
 
     def _hold(self, jobs: list[Job]) -> None:
-        found = {job.id: job for job in jobs}
-        announcements.hold(found, self.ended)  # before anybody can end them
+        assigned = {job.id: job for job in jobs}
+        announcements.hold(assigned, self.ended)  # before they are delivered and can end
         with self._lock:
-            self.held |= found
-            self._undelivered |= found
+            self.held |= assigned
+            self._undelivered |= assigned
         self.ready()
 
     def _free_ended(self) -> bool:
-        """Free what the places of ended attempts took; whether that was anything."""
+        """Free the capacity that ended attempts used; return whether there were any."""
         held = list(self.held.values())
         if not held:
             return False
@@ -185,7 +185,7 @@ class Assigner(threading.Thread):
         announcements.let_go(gone, self.ended)
         return bool(gone)
 
-    # ---------------------------------------------------------------------------------------------- signs of life
+    # ------------------------------------------------------------------------------------------------- heartbeats
 
     def _register(self) -> None:
         terms = self.terms
@@ -197,10 +197,10 @@ class Assigner(threading.Thread):
 
     def _beat(self, now: float) -> None:
         using = self.terms.using
-        found = workers.beat({self.incarnation: "{}"}, using=using)
-        if self.incarnation in found.stopping:
+        beat = workers.beat({self.incarnation: "{}"}, using=using)
+        if self.incarnation in beat.stopping:
             self.end()
-        elif self.incarnation not in found.alive:  # it was silent for too long and has been given up
+        elif self.incarnation not in beat.alive:  # its heartbeat was too old, and it was declared lost
             self.incarnation = uuid7()
             self._register()
             self._look_at_held = True
@@ -208,14 +208,14 @@ class Assigner(threading.Thread):
         self._beat_at = now
 
     def _leave(self) -> None:
-        """Give back what was not delivered; what was is still its consumer's, unless the process ends with it."""
+        """Return undelivered jobs to the queue; the consumer keeps delivered ones, unless the process exits too."""
         terms = self.terms
         with self._lock:
             delivered = self.held.keys() - self._undelivered.keys()
             announcements.let_go(self.held, self.ended)
         try:
             if self.error is not None:
-                connections[terms.using].close()  # whatever state it is in
+                connections[terms.using].close()  # the error may have left it unusable
             kept = [self.held[id] for id in delivered]
             workers.give_back_unheld(terms.worker, self.incarnation, kept, CANCELLED, using=terms.using)
             if self.exiting and delivered:
@@ -236,15 +236,15 @@ class Assigner(threading.Thread):
 
 
 def _unended(held: list[Job], using: str) -> set[UUID]:
-    """Those of these attempts that still take a place.
+    """The ids of these jobs that still count against the capacity.
 
-    A cancelled one keeps its place if it may still run: its cancellation was acknowledged without knowing the job.
+    A cancelled job counts if its handler may still run: the worker that acknowledged the cancellation did not run it.
     """
     queues = {job.queue_id for job in held}
-    found = Job.objects.using(using).filter(queue__in=queues, pk__in=[job.id for job in held])
+    rows_of_held = Job.objects.using(using).filter(queue__in=queues, pk__in=[job.id for job in held])
     claims = {job.claim for job in held}
     alive, unknown = set(), set()
-    for id, attempt, number, state in found.values_list("pk", "attempt", "claim_number", "state"):
+    for id, attempt, number, state in rows_of_held.values_list("pk", "attempt", "claim_number", "state"):
         if Claim(id, attempt, number) not in claims:
             continue
         if state in RUNNING:
@@ -252,6 +252,6 @@ def _unended(held: list[Job], using: str) -> set[UUID]:
         elif state == JobState.UNKNOWN_STOPPED:
             unknown.add(id)
     if unknown:
-        outcomes = found.filter(pk__in=unknown).values_list("pk", "attempts__-1__outcome")
+        outcomes = rows_of_held.filter(pk__in=unknown).values_list("pk", "attempts__-1__outcome")
         alive |= {id for id, outcome in outcomes if outcome == "cancelled"}
     return alive

@@ -1,4 +1,4 @@
-"""Claims inside the engine: for whom a fetch claims and where it looks, and which claim a verb is fenced by."""
+"""Claims inside the engine: the worker a fetch claims for, where it looks, and the claim that a verb checks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ Target = Job | Claim | UUID | str  # the text is that of an id or of a claim
 
 @dataclass
 class Bookmark:
-    """Where a busy fetcher found its last job, so that it need not read again what lies before.
+    """The place of the last job that was fetched, so that the next fetch need not read the rows before it again.
 
-    That matters only while some old transaction keeps the rows of finished jobs alive. Jobs that became fetchable
-    behind the bookmark are found by the full look that happens once a second, and whenever a batch is not full.
+    This matters only while an old transaction keeps the dead rows of finished jobs in the table. Jobs that became
+    fetchable before the bookmark are found by a fetch from the beginning, once a second and whenever a batch is not
+    full.
     """
 
     seconds: float = 1.0
@@ -55,7 +56,7 @@ class Claimer(NamedTuple):
     using: str
     queue: str
     tags: list[str]
-    assignment: dict[str, Any]  # what a claim says of its holder
+    assignment: dict[str, Any]  # the values that a claim stores about its holder
     bookmark: Bookmark | None
     columns: tuple[str, ...] = sql.parts.CLAIMED
     leaf: str = ""
@@ -96,12 +97,12 @@ def id_of(job: Target) -> UUID:
 
 
 def claim_of_job(job: Job) -> Claim:
-    """The claim of a fetched job; one that was only read is fenced by the attempt that was read."""
+    """The claim of a fetched job; for a job that was only read, the claim has no number, only the attempt."""
     return job.claim or Claim(job.pk, job.attempt, None)
 
 
 def claim_of(job: Target) -> Claim | None:
-    """What a verb is fenced by: the claim of a job, or one that was given as such; none for a bare id."""
+    """The claim that a verb checks: that of a job, or the claim that was given; none for an id."""
     if isinstance(job, Job):
         return claim_of_job(job)
     if isinstance(job, Claim):
@@ -118,7 +119,7 @@ def leaf_of_job(job: Job, using: str) -> str:
 
 
 def check_claim(job: Target, row: Job) -> bool:
-    """Whether ``job`` is fenced by a claim; raises ``ClaimLost`` if the row, as it is locked now, has another."""
+    """Return whether ``job`` has a claim. Raises ``ClaimLost`` if the locked row has another."""
     if isinstance(job, Job) and job._state.adding:
         raise JobNotFound(job.pk)
     claim = claim_of(job)

@@ -1,9 +1,10 @@
-"""Which database a verb means, and statements on it: several in one message, and hot ones by name.
+"""The database of a verb, and statements on it: several in one message, and frequent ones prepared.
 
-A statement with a name is planned once for a connection instead of each time, which took as long as to run it.
+A prepared statement is planned once per connection. Planning it each time took as long as running it.
 
-Only in transactions of our own, which can be run again. A pooler may give each transaction another connection of the
-server, which does not know the name: then that database's statements are sent in full from there on.
+Statements are prepared only in transactions of django_jobqueue's own, which can be run again. Behind a pooler each
+transaction may use another server connection, which does not have the prepared statement. When that happens, the
+statements of that database are sent in full from then on.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ logger = logging.getLogger("django_jobqueue")
 Statement = tuple[str, Mapping[str, Any]]  # with named parameters, so that several can go in one message
 Rows = list[tuple[Any, ...]]
 
-AFTER = 5  # what a connection is asked for less often is not worth a name
+AFTER = 5  # a statement is prepared once a connection has run it this often
 MOST = 200  # statements counted for one connection
 
 _PLACEHOLDER = re.compile(r"%s|%\((\w+)\)s|%%")
 
 
 def database(using: str | None) -> str:
-    """The database that is meant; ``ImproperlyConfigured`` if it is not PostgreSQL."""
+    """The alias of the database to use. Raises ``ImproperlyConfigured`` if it is not PostgreSQL."""
     alias = using or router.db_for_write(Job)
     if alias not in checked.aliases:
         check_vendor(alias)
@@ -51,7 +52,7 @@ def database(using: str | None) -> str:
 
 
 class CheckedDatabases(ProcessMemory):
-    """The databases that were found to be PostgreSQL: that cannot change while the process lives."""
+    """The databases that were checked to be PostgreSQL: this cannot change while the process lives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ def rows(using: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
 
 
 class OwnTransactions(threading.local):
-    """The transactions of our own that this thread is in, by database: whether statements may go by name in each."""
+    """This thread's transactions that are not the caller's, by database: whether each may use prepared statements."""
 
     open: Mapping[str, bool] = MappingProxyType({})
 
@@ -104,14 +105,14 @@ own_transactions = OwnTransactions()
 
 
 def can_go_together(using: str) -> bool:
-    """Whether a message can hold several statements: not if the server binds their parameters."""
+    """Whether a message can hold several statements: it cannot if the server binds their parameters."""
     connection = connections[using]
     connection.ensure_connection()
     return issubclass(connection.connection.cursor_factory, psycopg.ClientCursor)
 
 
 def begin_with(using: str, first: Sequence[Statement]) -> list[Rows]:
-    """Set up the transaction that begins now, and the rows of its first statements."""
+    """Set up the transaction that begins now, and return the rows of its first statements."""
     if not first or not can_go_together(using):
         execute(using, BEGIN)
         return [claimed_rows(using, sql, params) for sql, params in first]
@@ -136,10 +137,10 @@ def begin_with(using: str, first: Sequence[Statement]) -> list[Rows]:
 
 
 def claimed_rows(using: str, sql: str, params: Any, *, by_name: bool = False) -> Rows:
-    """Like :func:`rows`, also for a statement without any, and with times loaded quickly.
+    """Like :func:`rows`, also for a statement that returns no rows, and with times loaded quickly.
 
-    With ``by_name`` it is planned once, for any values: not for one that gives a state or a policy as a value, because
-    then no index of some states is of use.
+    With ``by_name`` the statement may be prepared: it is then planned once, for any values. Do not use this for a
+    statement that has a state or a policy as a parameter, because its plan cannot use the indexes of some states.
     """
     if by_name and own_transactions.open.get(using):
         [(sql, params)] = names.by_name(using, [(sql, params)])
@@ -150,25 +151,25 @@ def claimed_rows(using: str, sql: str, params: Any, *, by_name: bool = False) ->
 
 
 def rows_alone(using: str, sql: str, params: Any) -> Rows:
-    """The rows of a statement that is a transaction of its own, which can be run again: so it may go by name."""
+    """The rows of a statement that is its own transaction; it can be run again, so it may be prepared."""
     if can_go_together(using) and names.can_name(using):
         [(sql, params)] = names.by_name(using, [(sql, params)])
     return claimed_rows(using, sql, params)
 
 
 def _fetched(cursor: Any) -> Rows:
-    """All rows, if it is a statement that has any; ``description`` would make an object for each column."""
+    """All rows of a statement, if it returns any; reading ``description`` would make an object for each column."""
     return list(cursor.fetchall()) if cursor.cursor.pgresult.nfields else []
 
 
 def text_array(values: Iterable[str]) -> str:
-    """For a ``text[]``; psycopg takes ten times as long to write it, which is longer than the server takes to read."""
+    """The text of a ``text[]``: psycopg takes ten times as long to write it, longer than the server takes to read."""
     escaped = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
     return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
 
 
 def _load_times_quickly(cursor: Any) -> None:
-    """By psycopg's own loader: Django's takes longer than the claim itself."""
+    """Load times with psycopg's own loader: Django's takes longer than the claim itself."""
     if settings.USE_TZ and _TIMES is not None:
         cursor.cursor.adapters.register_loader(_TIMESTAMPTZ, _TIMES)
 
@@ -186,40 +187,40 @@ class _Named(NamedTuple):
 
 
 _FORGOTTEN = (
-    errors.InvalidSqlStatementName,  # another connection of the server
-    errors.DuplicatePreparedStatement,  # one that another client of the pooler had before
-    errors.FeatureNotSupported,  # a migration changed the type of what it returns
+    errors.InvalidSqlStatementName,  # it is another server connection
+    errors.DuplicatePreparedStatement,  # another client of the pooler had this server connection before
+    errors.FeatureNotSupported,  # a migration changed the type of a returned column
 )
 
 
 class NamedStatements(ProcessMemory):
-    """What this process knows of names.
+    """What this process knows about prepared statements.
 
-    How often a connection was asked for each statement, for as long as the connection is open. And which databases lose
-    names, until the process ends.
+    It counts how often each connection ran each statement, as long as the connection is open. And it knows the
+    databases that lose prepared statements, until the process ends.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.uses: WeakKeyDictionary[psycopg.Connection[Any], dict[str, int]] = WeakKeyDictionary()
-        self.forgetful: set[str] = set()  # databases behind something that loses names
+        self.forgetful: set[str] = set()  # databases behind a pooler that loses prepared statements
 
     def forget(self) -> None:
-        self.forgetful.clear()  # the uses belong to connections, which still know their names
+        self.forgetful.clear()  # the counts belong to connections, which still have their prepared statements
 
     def can_name(self, using: str) -> bool:
-        """Whether it is any use: not where the project says that a pooler is between, by our setting or by Django's."""
+        """Whether statements may be prepared: not if ``JOBQUEUE`` or Django's settings say that there is a pooler."""
         if using in self.forgetful or get_settings().POOLER:
             return False
         return not connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
 
     def is_due(self, using: str, statements: Sequence[Statement]) -> bool:
-        """Whether :meth:`by_name` will prepare something."""
+        """Whether :meth:`by_name` will prepare a statement."""
         uses = self.uses.get(connections[using].connection, {})
         return any(uses.get(sql) == AFTER for sql, _ in statements)
 
     def by_name(self, using: str, statements: Sequence[Statement]) -> list[Statement]:
-        """What to send instead of these statements; what was asked for often enough is prepared."""
+        """The statements to send instead of these: those that were run often enough are prepared."""
         connection = connections[using].connection
         uses = self.uses.get(connection)
         if uses is None:
@@ -236,7 +237,7 @@ class NamedStatements(ProcessMemory):
         return sent
 
     def is_forgotten(self, error: DatabaseError, using: str) -> bool:
-        """Whether a statement failed only because it was sent by name; it will be sent in full from now on."""
+        """Whether a statement failed only because it was prepared; it is sent in full from now on."""
         if not isinstance(error.__cause__, _FORGOTTEN):
             return False
         if using not in self.forgetful:
@@ -252,7 +253,7 @@ class NamedStatements(ProcessMemory):
 
 @lru_cache(maxsize=1024)
 def _named(sql: str) -> _Named:
-    """The name says what the statement is, so that no two clients ever mean different ones by it."""
+    """The PREPARE and EXECUTE of a statement. The name is derived from its text, so it is the same for all clients."""
     name = "jobqueue_" + hashlib.sha256(sql.encode()).hexdigest()[:20]
     given: list[str] = []
 

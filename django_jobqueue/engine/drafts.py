@@ -1,4 +1,4 @@
-"""Jobs as they will be stored, checked before any SQL, so that bad data never breaks a transaction."""
+"""Drafts of jobs, checked before any SQL, so that bad data never breaks a transaction."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PLAIN = frozenset(
 )  # fmt: skip
 
 
-# Shared by all that give none: a list and a dict for each of many jobs would have the garbage collector look at
-# everything there is, which takes as long as the checks.
+# Shared by all jobs without tags or options: a list and a dict for each of many jobs would make the garbage collector
+# run through all objects, which takes as long as the checks.
 _NO_TAGS: list[str] = []
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -46,7 +46,7 @@ class Checked:
     start_after: datetime | None = None
     throttle_seconds: int | None = None
     carried: str | None = None
-    source: tuple[UUID, str, str] | None = None  # the job it is made from, its queue and its key
+    source: tuple[UUID, str, str] | None = None  # the id, the queue and the key of the job it is made from
 
 
 def check_values(

@@ -1,7 +1,7 @@
-"""Ids that senders choose: an id means one job, in whatever queue.
+"""Ids that senders choose: an id identifies one job in all queues.
 
-The database refuses an id twice within a queue. Two transactions that send one id to two queues do not see each other's
-job, so each locks the id before it looks for it.
+The primary key refuses an id twice only within a queue. Two transactions that send one id to two queues do not see each
+other's job, so each of them locks the id before it looks for a job that has it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_LOCKED = 200  # ids of one batch, because all transactions of the server sh
 
 
 def to_lock(jobs: Iterable[Checked]) -> list[UUID]:
-    """The ids that these jobs were given; none if there are too many to lock."""
+    """The ids that the senders of these jobs chose; none if there are too many to lock."""
     ids = list(dict.fromkeys(job.id for job in jobs if job.given_id))
     return ids if len(ids) <= MOST_LOCKED else []
 
 
 def locking(ids: Collection[UUID]) -> Statement:
-    """Locks those of these ids that no job has; :func:`taken` reads the answer."""
+    """The statement that locks those of these ids that no job has; :func:`taken` reads its answer."""
     return LOCK_FREE_IDS, {"ids": list(ids)}
 
 
@@ -36,9 +36,10 @@ def taken(answer: Rows) -> set[UUID]:
 
 
 def row_of_insert(using: str, id: UUID, sql: str, params: dict[str, Any]) -> tuple[Any, ...] | None:
-    """The row that ``sql`` returns, which stores a job with this id unless some queue has one; ``None`` if one has."""
+    """Run ``sql``, which stores a job with this id, and return its row; ``None`` if a queue has a job with this id."""
     if not joins(connections[using]):
-        # Locked also if it is taken: the lock ends with this message, which cannot decide on its first answer.
+        # The id is locked even if it is taken, because one message cannot react to its first answer. The lock ends with
+        # the message.
         found = at_once(using, [(LOCK_ID, params), (sql, params)])[1]
         return found[0] if found else None
     if rows(using, *locking([id])):

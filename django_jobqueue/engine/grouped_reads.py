@@ -1,7 +1,7 @@
 """Grouped reads: several jobs of a group at once, in the order of their sends, and to one reader at a time.
 
-A reader looks along the queue for groups whose head can go, takes their locks, and looks at them again by a statement
-that begins after that. A group in another reader's hands is passed over, and so is one with a job running.
+A reader reads the queue in order for groups with a fetchable head, locks these groups, and reads them again in a
+statement that begins after that. Groups that another reader has locked, and groups with a running job, are skipped.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .lanes import MOST_KEYS, try_keys
 from .sql import grouped_reads
 from .transactions import in_transaction, joins
 
-ROUNDS = 3  # how often one read goes on to other groups when somebody else had some, or was quicker
+ROUNDS = 3  # how often one read tries other groups if another reader had locked or read some of the first
 SECOND_LOOKS = 3
-FURTHER = 10  # how much further the second look along the queue goes
-REST = 20  # a look for jobs without a group that finds none is followed by a pause that long, measured in its own time
+FURTHER = 10  # the second look reads this many times as many jobs of the queue as the first
+REST = 20  # after a look for jobs without a group that finds none, pause for this many times its duration
 
 
 class Group(NamedTuple):
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     id: UUID
 
 
-Run = list[Row]  # jobs at the head of a group that can go, in order
+Run = list[Row]  # the fetchable jobs at the head of a group, in order
 
 
 def check_policy(queue: str, policy: str) -> None:
@@ -64,7 +64,7 @@ def check_policy(queue: str, policy: str) -> None:
 
 
 def fetch_grouped(claimer: Claimer, grouping: Grouping, limit: int, release_due: Callable[[], None]) -> list[Job]:
-    """Claim by group; and look again in a moment if every group was in another reader's hands."""
+    """Claim jobs by group; look again in a moment if other readers had locked every group."""
     own = not joins(connections[claimer.using])
     for looks_left in reversed(range(SECOND_LOOKS)):
         reader = in_transaction(claimer.using, partial(_read, claimer, grouping, limit, release_due))
@@ -82,7 +82,7 @@ def _read(claimer: Claimer, grouping: Grouping, limit: int, release_due: Callabl
 
 
 class _Reader:
-    """One grouped read: which groups it has asked for, and what it got."""
+    """One grouped read: the groups it has tried to lock, and the jobs it has claimed."""
 
     def __init__(self, claimer: Claimer, grouping: Grouping, limit: int) -> None:
         self.claimer, self.grouping, self.limit = claimer, grouping, limit
@@ -98,7 +98,7 @@ class _Reader:
             runs = self._runs_within(mine, wanted)
             claimed = self._claim(choose(self.grouping, runs, wanted))
             self.claimed += claimed
-            # A group that had jobs to give when it was chosen and has none now was read by somebody else in between.
+            # If a group had fetchable jobs when it was chosen and has none now, another reader was quicker.
             is_all = len(mine) == len(keys) and all(runs) and (claimed or not keys)
             if len(self.claimed) == self.limit or is_all:
                 break
@@ -106,7 +106,7 @@ class _Reader:
     # --------------------------------------------------------------------------------------------- which groups
 
     def _needed(self, wanted: int) -> list[str]:
-        """The first groups that together have as many jobs as are wanted, and no more than may be locked."""
+        """The first groups that together have ``wanted`` jobs, and no more groups than may be locked."""
         most = min(wanted, MOST_KEYS - len(self.asked))
         ranked = self._ranked(most)
         if self.grouping != Grouping.FILL:
@@ -123,10 +123,10 @@ class _Reader:
         return keys
 
     def _ranked(self, most: int) -> Iterator[str]:
-        """Groups whose head can go, oldest first.
+        """The groups with a fetchable head, the oldest first.
 
-        Along the jobs first, because with many small groups their heads lie in front; then group by group, because with
-        a few large ones all that lies in front may be one group's.
+        First by reading jobs in order, because the heads of many small groups lie in front; then group by group,
+        because all jobs in front may belong to one large group.
         """
         given: set[str] = set()
         near = 4 * most + 100
@@ -136,7 +136,7 @@ class _Reader:
             if seen < rows or len(given) >= most:
                 return
             if FURTHER * len(given) < most:
-                break  # there would not be enough either
+                break  # the second look would not find enough groups either
         heads = [Group(*row) for row in self._rows(grouped_reads.GROUPS_BY_KEY, groups=most + len(given))]
         if "" not in given and "" not in self.asked:
             heads += self._look_out()
@@ -155,9 +155,9 @@ class _Reader:
         return [Group("", priority, position) for *_, goes, priority, position in found if goes]
 
     def _look_out(self) -> list[Group]:
-        """The jobs without a group when none lies in front: to see that there are none, all that waits is read.
+        """The jobs without a group, if none lies in front.
 
-        So a process that found none lets some time pass before it looks again.
+        If there are none, this reads all waiting jobs. So a process that found none pauses before it looks again.
         """
         place = (self.claimer.using, self.claimer.queue)
         begin = time.monotonic()
@@ -171,7 +171,7 @@ class _Reader:
     # ----------------------------------------------------------------------------------------------- which jobs
 
     def _lock(self, keys: list[str]) -> list[str]:
-        """Those of these groups that nobody else reads, in their order."""
+        """Lock these groups, and return those that no other reader has locked, in their order."""
         if not keys:
             return []
         self.asked.update(keys)
@@ -180,7 +180,7 @@ class _Reader:
         return [key for key in keys if key in got]
 
     def _runs_within(self, keys: list[str], wanted: int) -> list[Run]:
-        """What can go of each group, looking no deeper than it must."""
+        """The fetchable jobs of each group, reading no more than needed."""
         if not keys:
             return []
         depth = 1 if self.grouping == Grouping.HEAD else wanted
@@ -234,7 +234,7 @@ class _Reader:
 
 
 class Rests(ProcessMemory):
-    """Until when this process does not look for jobs without a group again, by database and queue."""
+    """Until when this process does not look for jobs without a group, by database and queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ def _new(heads: Iterable[Group], given: set[str]) -> Iterator[str]:
 
 
 def choose(grouping: Grouping, runs: list[Run], wanted: int) -> list[Row]:
-    """The order in which the jobs of these groups are handed out."""
+    """The jobs of these groups in the order in which they are returned."""
     if grouping == Grouping.FILL:
         return [row for run in runs for row in run][:wanted]
     layers = zip_longest(*runs)

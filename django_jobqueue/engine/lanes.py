@@ -1,12 +1,12 @@
-"""Lanes: whose turn it is among the jobs of one key. Nothing else decides that.
+"""Lanes: which of the jobs of one key is next. Only this module decides that.
 
-Three rules keep this free of deadlocks and of stranded jobs:
+Three rules prevent deadlocks and stranded jobs:
 
-* Locks are taken in one order: the keys (sorted), then rows (by id). A fetch takes rows first, and may, because it
-  never waits for anything. A batch takes its rows as they come, and may, because it gives up after a moment.
-* A lane is judged by a statement that begins after its key was locked, so that it sees all that was committed before.
-* Whatever takes a job out of a lane, or makes it not due, calls :func:`release` in the same transaction. Where that
-  transaction cannot look again, touches too many keys, or would have to wait for a lock, :func:`release_later` stores
+* Locks are taken in one order: first the keys (sorted), then rows (by id). A fetch may lock rows first, because it
+  never waits for a lock. A batch may lock its rows in any order, because it gives up after a moment.
+* A lane is judged by a statement that begins after its key was locked, so that it sees everything committed before.
+* Code that takes a job out of a lane, or makes a job not due, calls :func:`release` in the same transaction. If that
+  transaction cannot look again, changes too many keys, or would have to wait for a lock, :func:`release_later` stores
   the lane in the same transaction, and it is released after the commit.
 """
 
@@ -27,8 +27,8 @@ from .databases import claimed_rows, execute, rows, text_array
 from .transactions import T, in_transaction, is_strict
 
 MOST_KEYS = 200  # per transaction: more from many workers would exhaust the server's table of locks
-# How long a verb that finishes a job waits for the key of that job. A fetch holds keys for a millisecond or two; any
-# other holder may hold one for minutes, and then the lane is released later.
+# How long a verb that finishes a job waits for the key of that job. A fetch locks keys for a millisecond or two. Other
+# transactions may lock a key for minutes; then the lane is released later.
 PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
 
 
@@ -43,10 +43,10 @@ def lanes_of(jobs: Iterable[Job]) -> set[Lane]:
 
 
 class Locked:
-    """The lanes that this transaction may judge; those of ``refused`` are locked by other transactions."""
+    """The lanes whose keys this transaction has locked; those in ``refused`` are locked by other transactions."""
 
     def __init__(self, using: str, lanes: Collection[Lane], *, pauses: Collection[float] | None = None) -> None:
-        """Lock the keys of these lanes: wait for them, or, with ``pauses``, only try, and again after each pause."""
+        """Lock the keys of these lanes. With ``pauses``, do not wait for locks: try, and try again after each pause."""
         self.using = using
         self.refused: set[Lane] = set()
         self.later = bool(lanes) and (len(lanes) > MOST_KEYS or is_strict(using))
@@ -64,7 +64,7 @@ class Locked:
             self.refused = self._try(self.refused)
 
     def _try(self, lanes: Collection[Lane]) -> set[Lane]:
-        """Those that could not be locked."""
+        """Try to lock the keys of these lanes; return those that could not be locked."""
         refused: set[Lane] = set()
         for (queue, policy), keys in _by_queue(lanes).items():
             ours, _ = try_keys(self.using, queue, keys)
@@ -72,7 +72,7 @@ class Locked:
         return refused
 
     def release(self, lanes: Collection[Lane]) -> None:
-        """Release what this transaction may judge; the rest is released later."""
+        """Release the lanes whose keys are locked; the others are released later."""
         later = set(lanes) if self.later else self.refused & set(lanes)
         if later:
             release_later(self.using, later)
@@ -81,13 +81,13 @@ class Locked:
 
 
 def try_keys(using: str, queue: str, keys: Collection[str]) -> tuple[set[str], int]:
-    """Lock those of these keys that nobody else holds; also the oldest transaction still under way."""
+    """Try to lock these keys; return those that were locked, and the oldest transaction still running."""
     answers = rows(using, sql.lanes.TRY_KEYS, {"queue": queue, "keys": text_array(sorted(keys))})
     return {key for key, ours, _ in answers if ours}, min((xmin for *_, xmin in answers), default=0)
 
 
 def release(using: str, lanes: Collection[Lane], *, leaves: Mapping[str, str] | None = None) -> None:
-    """Let the next job of each lane go, where nothing blocks it; the keys must be locked already.
+    """Make the next job of each lane fetchable, unless the lane is blocked; the keys must be locked already.
 
     Never waits: a lane whose next job is locked by another transaction is released later.
     """
@@ -96,7 +96,7 @@ def release(using: str, lanes: Collection[Lane], *, leaves: Mapping[str, str] | 
 
 
 def _release(using: str, lanes: Collection[Lane], leaves: Mapping[str, str] | None = None) -> set[Lane]:
-    """Release these lanes; those whose next job is locked are returned."""
+    """Release these lanes; return those whose next job is locked."""
     grouped = _by_queue(lanes)
     if leaves is None:
         leaves = leaves_of(using, [queue for queue, _ in grouped])
@@ -108,8 +108,8 @@ def _release(using: str, lanes: Collection[Lane], leaves: Mapping[str, str] | No
         waiting = claimed_rows(using, sql.parts.at(leaves[queue], statement), params, by_name=policy == ORDERED)
         left = {Lane(queue, policy, key) for key, is_locked in waiting if is_locked}
         locked |= left
-        # Of lanes that are not ordered only held jobs are looked for, not those that can be fetched. A lane that is
-        # still locked wakes no worker, which would only try to release it again.
+        # In lanes that are not ordered this looks only for held jobs, not for fetchable ones. A lane that is still
+        # locked wakes no worker, because a worker would only try to release it again.
         if len(left) < (len(waiting) if policy == ORDERED else len(keys)):
             woken.add(queue)
     wake(using, woken)
@@ -117,7 +117,7 @@ def _release(using: str, lanes: Collection[Lane], leaves: Mapping[str, str] | No
 
 
 def release_each(using: str, lanes: Collection[Lane]) -> None:
-    """Release lanes in transactions of their own, or in the caller's, a bounded number of keys at a time."""
+    """Release lanes, a bounded number of keys at a time, in their own transactions or in the caller's."""
     for some in chunks(sorted(lanes), MOST_KEYS):
         in_transaction(using, partial(_try_and_release, using, some))
 
@@ -130,10 +130,10 @@ def _try_and_release(using: str, lanes: Collection[Lane]) -> None:
 
 
 def release_later(using: str, lanes: Collection[Lane]) -> None:
-    """Have these lanes released after this transaction: right after its commit if nothing is locked then.
+    """Release these lanes after this transaction: right after its commit, if nothing is locked then.
 
-    They are stored with the transaction, so that no crash forgets them, and so that a lane whose release is pending is
-    never taken for a stranded one.
+    They are stored in the transaction, so that a crash does not lose them, and so that a lane whose release is pending
+    is not taken for a stranded one.
     """
     queues, policies, keys = (text_array(column) for column in zip(*sorted(lanes), strict=True))
     params = {"queues": queues, "policies": policies, "keys": keys}
@@ -142,7 +142,7 @@ def release_later(using: str, lanes: Collection[Lane]) -> None:
 
 
 def release_pending_of(queue: str | None, using: str) -> int:
-    """The same for one queue: what a fetch calls that finds nothing."""
+    """Release the pending lanes of one queue, or of all; return their number. A fetch that finds no job calls this."""
     return _release_pending(using, [id for (id,) in rows(using, sql.lanes.PENDING_IDS, {"queue": queue})])
 
 
@@ -152,11 +152,11 @@ def _release_pending(using: str, pending: list[int]) -> int:
 
 
 def _release_some(using: str, ids: list[int]) -> int:
-    """Try these pending releases; how many lanes were released."""
+    """Try these pending releases; return the number of lanes that were released."""
     found = rows(using, sql.lanes.PENDING_LANES, {"ids": ids})
     pending = {Lane(*lane) for _, *lane in found}
     locked = Locked(using, pending, pauses=())
-    if not pending or locked.later:  # later: inside a caller's strict transaction, which cannot judge a lane
+    if not pending or locked.later:  # later: in a caller's strict transaction, which cannot judge a lane
         return 0
     left = locked.refused | _release(using, pending - locked.refused)
     if done := [id for id, *lane in found if Lane(*lane) not in left]:
@@ -182,7 +182,7 @@ def release_held(using: str, queue: str) -> None:
 
 
 def leaves_of(using: str, queues: Iterable[str]) -> dict[str, str]:
-    """The part of the job table that each queue lies in; the common one for a queue that is gone."""
+    """The part of the job table of each queue; the common part for a queue that does not exist."""
     found = Queue.objects.using(using).filter(name__in=queues, partition=True).values_list("name", flat=True)
     partitioned = set(found)
     return {queue: leaf_of(queue, queue in partitioned) for queue in queues}

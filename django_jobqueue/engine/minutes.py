@@ -1,4 +1,4 @@
-"""Counting what happened in each minute, and keeping it when the jobs are gone."""
+"""Counting what happened in each minute; the counts are kept after the jobs are deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .backlog import total_waiting
 from .databases import execute, rows
 from .transactions import in_transaction, joins
 
-AGAIN = timedelta(minutes=2)  # minutes counted a second time, because a transaction may have been slow to commit
+AGAIN = timedelta(minutes=2)  # minutes that are counted again, because a transaction may commit late
 _LOCK = 0x6A6F62_6D696E  # "jobmin": only one process counts at a time
 
 logger = logging.getLogger("django_jobqueue.statistics")
@@ -29,7 +29,7 @@ logger = logging.getLogger("django_jobqueue.statistics")
 
 @dataclass(slots=True)
 class _Counts:
-    """What was counted for one queue and minute."""
+    """The counts of one queue and minute."""
 
     numbers: Counter[str] = field(default_factory=Counter)
     histograms: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in HISTOGRAMS})
@@ -49,19 +49,19 @@ _Key = tuple[str, datetime]  # a queue and a minute
 
 
 def fill(using: str) -> int:
-    """Count every complete minute that is not counted yet; how many minutes that were."""
+    """Count every complete minute that is not counted yet; return the number of minutes."""
     if not joins(connections[using]):
         _summarize(using)
     return in_transaction(using, partial(_fill, using))
 
 
 def forget(days: int, limit: int, using: str) -> int:
-    """Delete minutes that are older than that, at most ``limit`` of them; how many that were."""
+    """Delete up to ``limit`` minutes that are older than ``days``; return their number."""
     return in_transaction(using, partial(execute, using, sql.statistics.FORGET, {"days": days, "most": limit}))
 
 
 def _summarize(using: str) -> None:
-    """Summarize new ranges of the index, because a range without a summary is read as a whole; autovacuum may be late.
+    """Summarize new ranges of the BRIN index: a range without a summary is read completely, and autovacuum may be late.
 
     A table that another session is vacuuming is skipped.
     """
@@ -87,7 +87,7 @@ def _fill(using: str) -> int:
     if counted_until == until:
         return 0
     first = until - CATCH_UP
-    if counted_until is not None and first < counted_until < until:  # it lies ahead when the clock was put back
+    if counted_until is not None and first < counted_until < until:  # it lies in the future if the clock was put back
         first = counted_until
     counts = _count(using, max(first - AGAIN, until - CATCH_UP), until)
     _look_around(using, counts, until - timedelta(minutes=1))
@@ -114,7 +114,7 @@ def _count(using: str, since: datetime, until: datetime) -> dict[_Key, _Counts]:
 
 
 def _look_around(using: str, counts: dict[_Key, _Counts], minute: datetime) -> None:
-    """The jobs that wait or block now are counted for the end of the last minute; for earlier minutes it is unknown."""
+    """Count the jobs that wait or block now, for the end of the last minute; for earlier minutes this is unknown."""
     waiting, blocked = total_waiting(using=using), dict(rows(using, sql.statistics.BLOCKED))
     for queue in {*waiting, *blocked, *(name for name, when in counts if when == minute)}:
         counts[queue, minute].waiting = waiting[queue]
@@ -122,9 +122,9 @@ def _look_around(using: str, counts: dict[_Key, _Counts], minute: datetime) -> N
 
 
 def _store(using: str, counts: Mapping[_Key, _Counts]) -> None:
-    """Write the minutes, and add what is new in them to the totals.
+    """Write the minutes, and add their new counts to the totals.
 
-    A minute that was counted before only grows: jobs that were deleted since, or revived, did happen.
+    The counts of a minute only grow: jobs that were deleted or retried since are still counted.
     """
     existing = set(Queue.objects.using(using).values_list("pk", flat=True))
     known = {

@@ -1,4 +1,4 @@
-"""Being woken by NOTIFY: one connection that listens, always reading its socket."""
+"""Receiving notifications (NOTIFY): one connection per database that listens."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from .transactions import T, joins
 
 worker_logger = logging.getLogger("django_jobqueue.worker")
 
-JOIN_SECONDS = 1.0  # a listener that is just trying to connect may take longer, and ends by itself
+JOIN_SECONDS = 1.0  # a listener that is connecting may take longer, and ends by itself
 
 
 class Listener(threading.Thread):
-    """Calls ``woken(queue)`` for each notification, and ``woken("")`` whenever some may have been missed.
+    """Calls ``woken(queue)`` for each notification, and ``woken("")`` whenever notifications may have been missed.
 
-    ``lost()`` is called when the connection broke.
+    Calls ``lost()`` when the connection is broken.
     """
 
     def __init__(self, using: str, woken: Callable[[str], None], lost: Callable[[], None]) -> None:
         super().__init__(name="jobqueue-listener", daemon=True)
         self.using, self.woken, self.lost = using, woken, lost
         self._stopping = threading.Event()
-        self._ear, self._bell = os.pipe()  # so that it need not look up now and then
+        self._ear, self._bell = os.pipe()  # wakes the thread, so that it need not poll
         self._pause = 0.1
 
     def run(self) -> None:
@@ -85,7 +85,7 @@ class Listener(threading.Thread):
 
 
 class _Hub:
-    """The listener of one database in this process, for as long as anybody waits for its notifications."""
+    """The listener of one database in this process; it runs while there are subscribers."""
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -98,7 +98,7 @@ class _Hub:
 
 
 class _Hubs:
-    """The hubs of this process by database. A hub stays in here; its listener runs while it has subscribers."""
+    """The hubs of this process by database. A hub is kept; its listener runs while it has subscribers."""
 
     def __init__(self) -> None:
         self._hubs: dict[str, _Hub] = {}
@@ -112,7 +112,7 @@ class _Hubs:
                 hub.listener = Listener(using, hub.woken, lambda: hub.woken(""))
                 hub.listener.start()
             elif hub.listener.is_alive():
-                woken("")  # it listens already, or will say so
+                woken("")  # it listens already; otherwise the listener calls this when it does
         return hub
 
     def unsubscribe(self, hub: _Hub, woken: Callable[[str], None]) -> None:
@@ -130,14 +130,14 @@ _hubs = _Hubs()
 
 
 def hears() -> bool:
-    """Whether there are notifications to be heard."""
+    """Whether notifications are enabled and can be received."""
     settings = get_settings()
     return settings.NOTIFY and not settings.POOLER
 
 
 @contextmanager
 def subscribed(using: str, woken: Callable[[str], None]) -> Iterator[None]:
-    """Have ``woken(queue)`` called as a listener does; nothing is called where there are no notifications."""
+    """Call ``woken(queue)`` for notifications as a :class:`Listener` does, if notifications can be received."""
     if not hears():
         yield
         return
@@ -155,7 +155,7 @@ def fetch_waiting(
     wait: float | timedelta,
     poll_interval: float | timedelta | None,
 ) -> list[T]:
-    """What ``fetch`` returns as soon as that is something, or nothing when the time is over."""
+    """Call ``fetch`` until it returns jobs, and return them; an empty list once the time is over."""
     seconds = check_seconds(wait, option="wait", minimum=0, maximum=YEAR)
     poll = get_settings().POLL_SECONDS
     if poll_interval is not None:
@@ -163,9 +163,9 @@ def fetch_waiting(
     if joins(connections[using]):
         raise InvalidOption("wait", "cannot be used inside a transaction", hint="Call fetch() outside atomic().")
     deadline = time.monotonic() + seconds
-    found = fetch()
-    if found or not seconds:
-        return found
+    jobs = fetch()
+    if jobs or not seconds:
+        return jobs
     bell = threading.Event()
 
     def woken(name: str) -> None:
@@ -173,8 +173,8 @@ def fetch_waiting(
             bell.set()
 
     with subscribed(using, woken):
-        while not found and (left := deadline - time.monotonic()) > 0:
+        while not jobs and (left := deadline - time.monotonic()) > 0:
             bell.wait(min(left, poll))
             bell.clear()
-            found = fetch()
-    return found
+            jobs = fetch()
+    return jobs

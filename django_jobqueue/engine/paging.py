@@ -1,8 +1,8 @@
-"""Jobs in the order of their sends, a bounded piece at a time, however many there are.
+"""Jobs in the order they were sent, a bounded piece at a time, however many there are.
 
-No b-tree knows that order, because it would be one more index that every job pays for. The index of ranges (BRIN)
-finds the jobs of a window of numbers instead, and windows are looked through one after the other until there are
-enough jobs or enough was looked at. What a selective index finds cheaply is asked for directly.
+No b-tree has that order, because every send would have to pay for one more index. Instead, the index of ranges (BRIN)
+finds the jobs of a window of numbers, and windows are read one after the other until there are enough jobs or enough
+was read. Jobs that a selective index finds cheaply are read directly.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from .transactions import in_transaction
 J = TypeVar("J", bound=Job)
 R = TypeVar("R")
 
-MOST = 100_000  # numbers looked through for one piece
+MOST = 100_000  # numbers read for one piece
 NARROW = 1_000  # the first window
 WIDER = 4
-COUNTED = 50_000  # numbers looked through for a count that no index knows
-CHEAP = 20_000  # the planner's units: what an index must find at less is asked for directly
-DIRECT_MS = 500  # and given up when the planner was wrong
+COUNTED = 50_000  # numbers read for a count that no index can answer
+CHEAP = 20_000  # in the planner's cost units: jobs that an index finds at a lower cost are read directly
+DIRECT_MS = 500  # after this time a direct read is given up, because the planner was wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[J]):
-    """Some jobs, and where to go on: ``place`` is given as ``before`` or ``after`` again."""
+    """Some jobs, and the ``place`` to pass as ``before`` or ``after`` to continue."""
 
     jobs: list[J]
     place: int
     more: bool
-    looked: int = 0  # numbers looked through; none if an index knew them all
+    looked: int = 0  # numbers read; 0 if an index found all jobs
 
 
 def look(
     jobs: QuerySet[J], number: int, *, before: int | None = None, after: int | None = None, most: int = MOST
 ) -> Piece[J]:
-    """Up to ``number`` of these jobs: the newest of those sent before a number, or the oldest of those sent after one.
+    """Return up to ``number`` of these jobs: the newest sent ``before`` a number, or the oldest sent ``after`` one.
 
-    Newest first without either. At most ``most`` numbers are looked through; a piece that has fewer jobs and ``more``
-    stopped there.
+    Without either, the newest jobs. At most ``most`` numbers are read; a piece with fewer jobs and ``more`` stopped
+    there.
     """
     return in_transaction(jobs.db, partial(_look, jobs, number, before, after, most))
 
 
 def count(jobs: QuerySet[Any]) -> Count:
-    """How many these are, as far as that can be said at a bounded price."""
+    """Count these jobs, as far as this is possible at a bounded cost."""
     return in_transaction(jobs.db, partial(_count, jobs))
 
 
@@ -67,7 +67,7 @@ def last_number(using: str) -> int:
 
 
 def first_number(using: str) -> int:
-    """A number below which there are no jobs, not far from the oldest."""
+    """A number below which there are no jobs, close to that of the oldest."""
     return in_transaction(using, lambda: _Walk(using, 0, last_number(using)).skip(0))
 
 
@@ -96,7 +96,7 @@ def _look(jobs: QuerySet[J], number: int, before: int | None, after: int | None,
 
 
 class _Walk:
-    """Over the numbers from ``start`` to ``end``, down or up, window by window."""
+    """Reads the numbers from ``start`` to ``end``, down or up, window by window."""
 
     def __init__(self, using: str, start: int, end: int) -> None:
         self.using, self.start, self.end, self.down = using, start, end, end <= start
@@ -127,7 +127,7 @@ class _Walk:
         return not self.within(Job.objects.using(self.using).order_by(), one, other).exists()
 
     def skip(self, place: int) -> int:
-        """Where the next job is not far, or the end: numbers of jobs long gone are not looked through."""
+        """A place close to the next job, or the end: the numbers of deleted jobs are skipped."""
         width, growing = NARROW * WIDER, True
         while place != self.end:
             reached = self.step(place, width)
@@ -170,14 +170,14 @@ def _is_filtered(jobs: QuerySet[Any]) -> bool:
 
 
 def _is_selective(jobs: QuerySet[Any]) -> bool:
-    """Whether the planner knows an index that finds all of these at little cost."""
+    """Whether the planner expects an index to find all of these jobs at a low cost."""
     (document,) = json.loads(jobs.order_by().only("seq").explain(format="json"))
     plan = document["Plan"]
     return plan["Total Cost"] <= CHEAP and not _reads_everything(plan)
 
 
 def _reads_everything(node: dict[str, Any]) -> bool:
-    """A sequential scan, or a whole index from one end to the other."""
+    """Whether the plan contains a sequential scan or a scan of a whole index."""
     kind = node["Node Type"]
     if kind == "Seq Scan" or (kind.startswith("Index") and "Index Cond" not in node and not _is_partial(node)):
         return True
@@ -189,7 +189,7 @@ def _is_partial(node: dict[str, Any]) -> bool:
 
 
 def _directly(jobs: QuerySet[Any, R]) -> list[R] | None:
-    """These jobs, or nothing if it takes longer than the planner thought."""
+    """Read these jobs directly; ``None`` if it takes longer than the planner expected."""
     using = jobs.db
     try:
         with transaction.atomic(using=using), _set(using, statement_timeout=f"{DIRECT_MS}ms"):
@@ -202,14 +202,14 @@ def _directly(jobs: QuerySet[Any, R]) -> list[R] | None:
 
 @contextmanager
 def _only_bitmaps(using: str) -> Iterator[None]:
-    """So that a window is never read along some other index of all jobs, whatever the statistics say."""
+    """Allow only bitmap scans, so that a window is never read by another index of all jobs."""
     with _set(using, enable_indexscan="off", enable_indexonlyscan="off"):
         yield
 
 
 @contextmanager
 def _set(using: str, **settings: str) -> Iterator[None]:
-    """Settings for a few statements of this transaction; a rollback brings the old ones back by itself."""
+    """Change settings for the statements inside, and restore them after; a rollback restores them by itself."""
     before = {name: rows(using, sql.session.GET_SETTING, [name])[0][0] for name in settings}
     for name, value in settings.items():
         rows(using, sql.session.SET_SETTING, [name, value])

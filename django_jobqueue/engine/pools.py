@@ -1,9 +1,9 @@
 """Connections outside of Django's pool (``OPTIONS["pool"]``).
 
-A pool lends a connection for the length of a request. Workers and streams keep theirs: they listen, hold session locks
-and set timeouts, all of which would go back to the pool with the connection and surprise the next request. They would
-also use up its places, so that handlers wait for one and fail. And sockets of a pool must not be shared by a fork:
-the answer to one process would be read by another.
+A pool lends a connection for one request. Workers and streams keep their connections: they listen, hold session locks
+and set timeouts. A connection returned to the pool in this state would disturb the next request. They would also use up
+the pool's connections, so that handlers wait for a connection and fail. And processes must not share the sockets of a
+pool after a fork: one process would read the answer to another.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 def remove_pools() -> None:
-    """Close all pools of this process, and have every database connected without one from now on.
+    """Close all pools of this process; connections are opened without a pool from now on.
 
-    For a process that is a worker and nothing else; before it forks, and before its first query.
+    Only for a process that is a worker and nothing else; before it forks, and before its first query.
     """
     pooled = [alias for alias in connections if _has_pool(connections[alias])]
     for alias in pooled:
         connection: Any = connections[alias]
         connection.close()
-        if alias in connection._connection_pools:  # else close_pool() would first make one
+        if alias in connection._connection_pools:  # otherwise close_pool() would first create a pool
             connection.close_pool()
     for alias in pooled:
         settings = connections.settings[alias]
@@ -41,7 +41,7 @@ def own_connection(alias: str) -> BaseDatabaseWrapper:
 
 
 def _has_pool(connection: BaseDatabaseWrapper) -> bool:
-    """Whether it is one of Django's: backends of others may mean something else by this option."""
+    """Whether it has a pool of Django's: in other backends this option may have another meaning."""
     return bool(connection.settings_dict["OPTIONS"].get("pool")) and hasattr(connection, "close_pool")
 
 

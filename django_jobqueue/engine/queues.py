@@ -1,4 +1,4 @@
-"""The queue that a verb names."""
+"""Finding and checking the queue that is given to a verb."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .databases import explain_missing_tables
 
 
 class KnownQueue(NamedTuple):
-    """What cannot change as long as a queue lives: so it need not be asked for before each fetch, but beside it."""
+    """The options of a queue that never change, so that a fetch can check them in its own statement, not before it."""
 
     policy: str
     partition: bool
@@ -22,11 +22,11 @@ class KnownQueue(NamedTuple):
 
 
 class QueueChanged(Exception):
-    """The queue is gone, or another one has its name."""
+    """The queue was deleted, or another queue has its name."""
 
 
 class KnownQueues(ProcessMemory):
-    """The queues that this process has fetched from, by database and name; each fetch checks what it was told."""
+    """The queues that this process has fetched from, by database and name; each fetch checks that they are current."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ known_queues = KnownQueues()
 
 
 def named(queue: object) -> str:
-    """The name that is meant, by text or by the queue itself; ``InvalidOption`` for what cannot be one."""
-    if type(queue) is str and queue.isascii() and "\0" not in queue:  # which is nearly always
+    """The name of a queue, given by its name or as a ``Queue``. Raises ``InvalidOption`` for what cannot be a name."""
+    if type(queue) is str and queue.isascii() and "\0" not in queue:  # the usual case, checked quickly
         return queue
     if isinstance(queue, Queue):
         return queue.name
@@ -58,7 +58,7 @@ def named(queue: object) -> str:
 
 
 def check_exists(queue: object, using: str) -> Queue:
-    """The queue that is meant, or ``QueueNotFound``."""
+    """The queue, given by its name or as a ``Queue``. Raises ``QueueNotFound``."""
     name = named(queue)
     try:
         found = Queue.objects.using(using).filter(pk=name).first()

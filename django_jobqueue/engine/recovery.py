@@ -1,4 +1,4 @@
-"""Jobs that their workers will not finish: expired, lost, silent or leased out; and lanes that are stranded."""
+"""Jobs that their workers will not finish: expired, lost, or past their lease or heartbeat; and stranded lanes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .announcements import wake
 from .databases import database, execute, rows
 from .lanes import chunks
 from .retry_decision import Fail, Failing, ReturnToQueue, retrying_beside
-from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, found, queues_with
+from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, queues_with, selected_ids
 from .transactions import in_transaction
 from .transitions import Answers, Become, Change, Decision, move
 
@@ -42,7 +42,7 @@ UNANSWERED = Become(
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Jobs whose attempt took longer than it was allowed."""
+    """Ends attempts that took longer than allowed."""
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
         text = "It took longer than the {} seconds it was allowed."
@@ -55,21 +55,21 @@ class Expire:
 
 
 def has_lost_workers(*, using: str) -> bool:
-    """Whether a worker is silent that is not yet recorded as stopped: reads a few rows."""
+    """Whether a worker whose heartbeat is too old is not yet recorded as stopped. This reads only a few rows."""
     return Worker.objects.using(using).filter(is_gone(), stopped_at=None).exists()
 
 
 def is_gone() -> Q:
-    """A worker that has stopped, or is silent for too long; what it left running is nobody's.
+    """Workers that have stopped, or whose heartbeat is too old: they no longer hold their jobs.
 
-    Once its session lock is gone it is waited for less long: it has ended, or cannot reach the database and has ended
-    its handlers by then.
+    A worker without its session lock is lost sooner: it has ended, or it cannot reach the database and has ended its
+    handlers by then.
     """
     unlocked = Q(_is_silent("unlocked_seconds"), has_session_lock=True) & ~Q(HasSessionLock("id"))
     return Q(stopped_at__isnull=False) | Q(_is_silent("lost_seconds")) | unlocked
 
 
-# The timing of a worker that has not stored its own (an older release, a stream) is taken from our settings.
+# For workers that have not stored their own timings (an older release, a stream) the settings of this process are used.
 _DEFAULTS = {
     "unlocked_seconds": "WORKER_UNLOCKED_SECONDS",
     "lost_seconds": "WORKER_LOST_SECONDS",
@@ -78,7 +78,7 @@ _DEFAULTS = {
 
 
 def _timing(name: str) -> Seconds:
-    """One of a worker's own timings; those of a fleet may differ."""
+    """A timing of a worker, as the worker has stored it; the workers of a fleet may have different settings."""
     return Seconds(Coalesce(name, float(getattr(get_settings(), _DEFAULTS[name]))))
 
 
@@ -91,13 +91,13 @@ def live_workers(using: str) -> QuerySet[Worker]:
 
 
 def grace_is_left(expire_at: Any) -> Any:
-    """Whether the worker may still be stopping a handler whose time is used up then."""
+    """Whether the worker may still be stopping a handler whose deadline is ``expire_at``."""
     return GreaterThan(expire_at, StatementTimestamp() - _timing("stop_grace_seconds"))
 
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """Jobs whose worker vanished, or ended in this way."""
+    """Ends attempts whose worker was lost; ``how`` says how it ended, if that was seen."""
 
     how: str = ""
 
@@ -107,14 +107,14 @@ class Lose:
 
 @dataclass(frozen=True, slots=True)
 class MissHeartbeat:
-    """Jobs of which no heartbeat came in time."""
+    """Ends attempts whose heartbeat is too old."""
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
         return _lost(using, jobs, "No heartbeat in time from worker {}, attempt {}.", FailureReason.HEARTBEAT)
 
 
 def _lost(using: str, jobs: list[Job], text: str, reason: FailureReason) -> Answers:
-    """Whether they ran is unknown: they wait for another attempt, which counts as a crash, or are stopped."""
+    """It is unknown whether the jobs ran: they wait for another attempt, which counts as a crash, or are stopped."""
     texts = {job.pk: text.format(job.assignee or "without a name", job.attempt) for job in jobs}
     cancelled = [job for job in jobs if job.state == JobState.CANCELLING]
     running = [job for job in jobs if job.state != JobState.CANCELLING]
@@ -128,7 +128,7 @@ def _unknown(text: str) -> Change:
 
 
 def return_uncharged(using: str, which: Callable[[], JobQuerySet], text: str) -> dict[str, int]:
-    """All of them in one transaction, or in the caller's."""
+    """Return running jobs to the queue without using up a retry, all in one transaction or in the caller's."""
 
     def work() -> dict[str, int]:
         ids = list(which().values_list("pk", flat=True))
@@ -140,7 +140,7 @@ def return_uncharged(using: str, which: Callable[[], JobQuerySet], text: str) ->
 
 @dataclass(frozen=True, slots=True)
 class ReturnUncharged:
-    """Running jobs whose progress is unknown: they wait again without using up a retry."""
+    """Returns running jobs to the queue without using up a retry; it is unknown how far they came."""
 
     text: str
 
@@ -163,9 +163,9 @@ class ReturnUncharged:
 
 
 def end_leases(using: str, queue: str) -> int:
-    """Give back, uncharged, the jobs of this queue whose lease ran out."""
-    over = jobs_of(using).in_queue(queue).filter(state=JobState.ACTIVE, lease_until__lte=StatementTimestamp())
-    returned = sweep(using, over, ReturnToQueue("its lease ran out"), ("lease_until",))
+    """Return jobs of this queue whose lease has ended to the queue, without using up a retry."""
+    ended = jobs_of(using).in_queue(queue).filter(state=JobState.ACTIVE, lease_until__lte=StatementTimestamp())
+    returned = sweep(using, ended, ReturnToQueue("its lease ran out"), ("lease_until",))
     return sum(returned.values())
 
 
@@ -174,8 +174,8 @@ def jobs_of(using: str) -> JobQuerySet:
 
 
 @dataclass(frozen=True, slots=True)
-class IfStillMeant:
-    """A decision on those of the jobs that, looked at again under their locks, are still meant."""
+class IfStillSelected:
+    """Applies a decision to the locked jobs that the queryset still selects."""
 
     which: JobQuerySet
     decision: Decision
@@ -186,21 +186,21 @@ class IfStillMeant:
 
 
 def sweep(using: str, which: JobQuerySet, decision: Decision, order: tuple[str, ...] = WHERE_RUNNING) -> dict[str, int]:
-    """Move all jobs that are meant, a bounded number at a time; jobs locked by another transaction are skipped."""
+    """Move all selected jobs, a bounded number at a time; jobs locked by another transaction are skipped."""
     counts: Counter[str] = Counter()
     limits = bounds()
-    for ids in chunks(found(using, which, order), AT_ONCE):
+    for ids in chunks(selected_ids(using, which, order), AT_ONCE):
         if limits.are_reached():
             break
-        moved = move(using, ids, IfStillMeant(which, decision), skip_locked=True)
+        moved = move(using, ids, IfStillSelected(which, decision), skip_locked=True)
         counts.update(job.queue_id for job in moved.jobs if job.pk in moved.changes)
     return dict(counts)
 
 
 def release_due(*, using: str | None = None) -> dict[str, int]:
-    """Let go the waiting jobs whose time has come and take back those whose lease ran out; how many of each queue.
+    """Lift the holds of due jobs, return jobs whose lease has ended to the queue, and return the number per queue.
 
-    A fetch does so too, for its own queue; this is for queues that nobody fetches from at the moment.
+    A fetch does this for its own queue. This is for queues that are not being fetched from at the moment.
     """
     using = database(using)
     limits = bounds()
@@ -228,7 +228,7 @@ LANES_AT_ONCE = 1_000
 
 
 def find_stranded(using: str, limits: Bounds) -> Iterator[lanes.Lane]:
-    """Lane by lane through all policies and queues; a sweep with bounds goes on where the last one stopped."""
+    """Check the lanes of all policies and queues; a sweep with bounds continues where the last one stopped."""
     begin, limits.place = limits.place or {}, None
     for policy in sorted(LANED):
         if policy < begin.get("policy", ""):
@@ -251,10 +251,10 @@ def find_stranded(using: str, limits: Bounds) -> Iterator[lanes.Lane]:
 def _stranded_in(
     using: str, queue: str, leaf: str, policy: str, after: str | None, limits: Bounds
 ) -> Iterator[tuple[str, list[str]]]:
-    """The keys of one queue, some at a time: the last of them, and those in which a job waits for nobody."""
+    """Check the keys of one queue, some at a time; yield the last of them, and those whose lanes are stranded."""
     statement = sql.maintain.STRANDED_IN_ORDER if policy == ORDERED else sql.maintain.STRANDED_OF_ONE
     while True:
-        # The empty key is a lane too, where a policy allows it.
+        # With some policies the empty key is a lane too.
         looking = sql.parts.at(leaf, statement).format(policy=policy, beyond=">=" if after is None else ">")
         params = {"queue": queue, "after": after or "", "most": LANES_AT_ONCE}
         ((number, last, keys),) = in_transaction(using, partial(rows, using, looking, params))

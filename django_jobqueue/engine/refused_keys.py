@@ -1,8 +1,8 @@
 """Keys that a fetch could not lock, remembered for a moment.
 
-A fetch holds keys for a millisecond or two, so a key that was refused is mostly free at the next look. But another
-transaction may hold a key for minutes, with thousands of its jobs in front of all others. Looking at those again with
-every fetch would delay the other keys, so a key that stays refused is passed over for a while before it is tried again.
+A fetch locks keys for a millisecond or two, so a key that was refused is usually free at the next look. But another
+transaction may lock a key for minutes, with thousands of its jobs in front of all others. Reading those again with
+every fetch would delay the other keys, so a key that stays refused is skipped for a while before it is tried again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from ..process_memory import ProcessMemory
 
-PATIENCE = 0.05  # seconds that a key is refused before it is passed over
-LONGEST = 0.25  # seconds that it is passed over at most; then it is tried again
-FORGOTTEN = 2.0  # seconds after which an old refusal counts no more
+PATIENCE = 0.05  # seconds for which a key is refused before it is skipped
+LONGEST = 0.25  # seconds for which it is skipped at most, before it is tried again
+FORGOTTEN = 2.0  # seconds after which an old refusal no longer counts
 MOST_REMEMBERED = 1_000
 
 
@@ -29,19 +29,19 @@ class _Refusal:
 
 @dataclass
 class Refusals:
-    """Those of one queue, as seen by this process."""
+    """The refused keys of one queue, as seen by this process."""
 
     _keys: dict[str, _Refusal] = field(default_factory=dict)
 
     def passed_over(self) -> set[str]:
-        """The keys that need not be tried now."""
+        """The keys to skip at the moment."""
         if not self._keys:
             return set()
         now = time.monotonic()
         return {key for key, refusal in list(self._keys.items()) if now < refusal.next_try}
 
     def note(self, keys: Collection[str]) -> None:
-        """These were refused now."""
+        """Note that these keys were refused."""
         now = time.monotonic()
         if len(self._keys) + len(keys) > MOST_REMEMBERED:
             self._keys.clear()
@@ -52,14 +52,14 @@ class Refusals:
             self._keys[key] = _Refusal(since, now, now + pause)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These were locked and judged."""
+        """Forget these keys, because they were locked and judged."""
         if self._keys:
             for key in keys:
                 self._keys.pop(key, None)
 
 
 class RefusedKeys(ProcessMemory):
-    """The refusals of each queue. A queue stays in here; its keys go as :class:`Refusals` says."""
+    """The refusals of each queue. A queue is kept; its keys are forgotten as :class:`Refusals` says."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ LOOKED_AT_ONCE = 2_000
 
 
 def _places(using: str, which: str, name: str | None, start: str = "") -> dict[str, str]:
-    """The queues that have such rows, and the part of the table each lies in."""
+    """The queues that have such rows, each with its part of the job table."""
     return leaves_of(using, queues_with(using, which, start=start) if name is None else [name])
 
 
@@ -48,7 +48,7 @@ def delete_ended(using: str, name: str | None, limits: Bounds) -> Counter[str]:
 
 
 def delete_older(using: str, name: str | None, ttl: timedelta, limits: Bounds) -> Counter[str]:
-    """No index has the time at which jobs ended, so this reads them all: it is for a person, not for every minute."""
+    """Delete completed jobs older than ``ttl``. No index has the time at which jobs ended, so this reads all jobs."""
     old = _jobs(using).filter(state=JobState.COMPLETED, finalized_at__lte=StatementTimestamp() - ttl)
     if name is not None:
         old = old.in_queue(name)
@@ -65,7 +65,7 @@ def delete_older(using: str, name: str | None, ttl: timedelta, limits: Bounds) -
 
 
 def delete_overdue(using: str, name: str | None, limits: Bounds) -> Counter[str]:
-    """Jobs that were due long ago and that nobody has even let go: few, because whoever fetches does that first."""
+    """Delete jobs that were due long ago and still have their hold: few, because every fetch lifts holds first."""
     deleted: Counter[str] = Counter()
     for queue, leaf in _places(using, sql.parts.IS_UNTIL, name).items():
         statement = sql.parts.at(leaf, sql.maintain.OLD_AMONG_OVERDUE)
@@ -80,7 +80,7 @@ def delete_overdue(using: str, name: str | None, limits: Bounds) -> Counter[str]
 
 
 def delete_waiting(using: str, name: str | None, limits: Bounds) -> Counter[str]:
-    """Fetchable jobs that waited too long; a sweep with bounds goes on where the last one stopped."""
+    """Delete fetchable jobs that waited too long; a sweep with bounds continues where the last one stopped."""
     begin, limits.place = limits.place or {}, None
     deleted: Counter[str] = Counter()
     for queue, leaf in _places(using, sql.parts.IS_FETCHABLE, name, begin.get("queue", "")).items():
@@ -100,7 +100,7 @@ _TOP = [2**31, 0]  # a priority above all
 def _looked_through(
     using: str, queue: str, leaf: str, after: list[int], limits: Bounds
 ) -> Iterator[tuple[list[int], list[UUID]]]:
-    """The fetchable jobs of a queue in their order, some at a time: how far that was, and which are too old."""
+    """Read the fetchable jobs of a queue in order, some at a time; yield the place reached, and the old ones."""
     statement, number = sql.parts.at(leaf, sql.maintain.OLD_AMONG_FETCHABLE), LOOKED_AT_ONCE
     while number == LOOKED_AT_ONCE:
         priority, position = after
@@ -113,7 +113,7 @@ def _looked_through(
 
 
 def _waited_too_long(using: str) -> JobQuerySet:
-    """What waits behind a blocked key, or blocks one, waits until a person decides."""
+    """Jobs that waited too long, except those that block a key or wait behind one: an operator decides on these."""
     blocker = Job.objects.filter(
         queue=OuterRef("queue"), singleton_key=OuterRef("singleton_key"), policy=ORDERED, state__in=sorted(BLOCKING)
     )
@@ -123,7 +123,7 @@ def _waited_too_long(using: str) -> JobQuerySet:
 
 
 def _delete(using: str, ids: list[UUID], old: JobQuerySet) -> Counter[str]:
-    """Delete those of these jobs that are old now that they are locked; their lanes go on."""
+    """Lock these jobs, and delete those that are still old; their lanes continue."""
     if not ids:
         return Counter()
 

@@ -1,4 +1,4 @@
-"""What a failure does to a job: another attempt, the end, or the way out that its queue has chosen."""
+"""What a failed attempt does to its job: the job gets another attempt, fails for good, or is skipped by its queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .transitions import Answers, Change, Moved
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What became of a job whose attempt failed."""
+    """The state of a job after a failed attempt, and when its next attempt is due."""
 
     id: UUID
     state: JobState
@@ -33,7 +33,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Why an attempt ended, and what that means for the job."""
+    """Why an attempt ended, and the states that this leads to."""
 
     error: str
     reason: FailureReason
@@ -46,7 +46,7 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Attempts that failed: each job waits for its next attempt, has failed for good, or is skipped by its queue."""
+    """Ends failed attempts: each job waits for its next attempt, fails for good, or is skipped by its queue."""
 
     failing: Mapping[UUID, Failing]
 
@@ -63,7 +63,7 @@ class Fail:
 
 
 def change_after(job: Job, failing: Failing, *, retry_taken: bool = False, skips: bool = False) -> Change:
-    """The one place that decides whether a job gets another attempt."""
+    """Decide whether a job gets another attempt; no other code decides this."""
     crashes = job.crashes + 1 if failing.crashed else 0
     reason = failing.reason.value
     ended = Change(
@@ -88,7 +88,7 @@ def _is_exhausted(job: Job) -> bool:
 
 
 def _is_paid(job: Job) -> bool:
-    """Whether this attempt has cost its retry already, when its worker was thought lost."""
+    """Whether this attempt has already used up a retry, when its worker was considered lost."""
     charged, began = job.last_retry_at, job.assigned_at
     return job.state == JobState.UNKNOWN_RETRY and charged is not None and began is not None and charged >= began
 
@@ -106,9 +106,9 @@ def _delay(job: Job, failing: Failing) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ReturnToQueue:
-    """Back to waiting without using up a retry.
+    """Returns jobs to the queue without using up a retry.
 
-    A job that is being cancelled is stopped; a stately job whose place is taken meanwhile cannot wait, and fails.
+    A job that is cancelling is stopped. A job on a stately queue fails if another job of its key waits for a retry.
     """
 
     message: str
@@ -131,13 +131,13 @@ class ReturnToQueue:
 
 
 def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:
-    """Stately jobs that cannot wait for a retry, because another of their key already does: and which."""
+    """Jobs on stately queues that cannot wait for a retry, each with the job of its key that already does."""
     stately = [job.pk for job in jobs if job.policy == QueuePolicy.STATELY]
     return dict(rows(using, sql.transitions.RETRYING_BESIDE, {"ids": stately})) if stately else {}
 
 
 def failures(moved: Moved) -> list[Failure]:
-    """What to tell of jobs that failed."""
+    """The failures to report of the jobs that were moved."""
     return [
         Failure(
             id=job.pk,

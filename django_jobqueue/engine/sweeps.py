@@ -1,4 +1,4 @@
-"""Going through many jobs in small steps, within bounds if somebody set them."""
+"""Sweeps: going through many jobs in small steps, within bounds if there are any."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .databases import rows
 from .transactions import in_transaction
 
 AT_ONCE = 200  # rows of one transaction: no more keys than one may lock
-WHERE_RUNNING = ("assignee", "queue_id")  # the order of the index of what runs
+WHERE_RUNNING = ("assignee", "queue_id")  # the order of the index of running jobs
 
 
 @dataclass(slots=True)
 class Bounds:
-    """How long a sweep may take, how many rows it may look at in vain, and where the last one stopped."""
+    """How long a sweep may take, how many rows it may read without a match, and where the last sweep stopped."""
 
     until: float = math.inf
     looks: float = math.inf
@@ -41,7 +41,7 @@ class Bounds:
         self.looks -= number
 
     def stops_looking(self, **place: Any) -> bool:
-        """Whether a sweep that looks at rows of which few are meant has looked enough; the next goes on there."""
+        """Whether a sweep of which few rows match has read enough rows; the next sweep continues at this place."""
         if self.looks > 0 and not self.are_reached():
             return False
         self.place = place
@@ -53,23 +53,23 @@ _bounds: ContextVar[Bounds | None] = ContextVar("jobqueue_bounds", default=None)
 
 
 def bounds() -> Bounds:
-    """The bounds that are set; without any a sweep goes through everything."""
+    """The bounds of this context; without any a sweep goes through all rows."""
     return _bounds.get() or Bounds()
 
 
 @contextmanager
 def bounded(seconds: float, *, looks: float = math.inf, place: dict[str, Any] | None = None) -> Iterator[Bounds]:
-    """Let the sweeps inside stop after that time, and after that many looks; whether they did, the bounds tell."""
-    set_ = Bounds(time.monotonic() + seconds, looks, place)
-    token = _bounds.set(set_)
+    """Stop the sweeps inside after this time and after reading this many rows; the bounds tell whether they stopped."""
+    current = Bounds(time.monotonic() + seconds, looks, place)
+    token = _bounds.set(current)
     try:
-        yield set_
+        yield current
     finally:
         _bounds.reset(token)
 
 
-def found(using: str, which: JobQuerySet, order: tuple[str, ...] = WHERE_RUNNING) -> list[UUID]:
-    """The ids that are meant, read along the index that has this order, whatever the planner believes."""
+def selected_ids(using: str, which: JobQuerySet, order: tuple[str, ...] = WHERE_RUNNING) -> list[UUID]:
+    """The ids of the selected jobs, read along the index that has this order, whatever the planner estimates."""
     ids = which.order_by(*order).values_list("pk", flat=True)
     return sorted(in_transaction(using, partial(list, ids)))
 

@@ -1,4 +1,4 @@
-"""The caller's transaction, or one of our own that knows how to start again."""
+"""Running work in the caller's transaction, or in a transaction of its own that can be run again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READ_COMMITTED = "read committed"
 
 
 def joins(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the caller has a transaction open that our statements become part of."""
+    """Whether the caller has an open transaction, of which new statements become part."""
     return not connection.get_autocommit()
 
 
@@ -66,12 +66,12 @@ def again_after_conflict(using: str, work: Callable[[], T]) -> T:
 
 
 def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement] = ()) -> T:
-    """Run ``work`` in the caller's transaction, or else in a READ COMMITTED one of its own.
+    """Run ``work`` in the caller's transaction, or in a READ COMMITTED transaction of its own.
 
-    It is given the rows of each of the ``first`` statements, which need no round trip of their own.
+    ``work`` gets the rows of each of the ``first`` statements, which need no separate round trip.
 
-    Its own must be READ COMMITTED whatever the project's default, because lanes are judged by looking again, in a new
-    statement, after a lock was taken; in a stricter transaction a new statement sees nothing new.
+    The transaction must be READ COMMITTED whatever the project's default, because lanes are judged by a new statement
+    after a lock was taken. In a stricter transaction a new statement would not see what was committed since.
     """
     if joins(connections[using]):
         with planned(using):
@@ -90,14 +90,14 @@ def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement
 
 
 def at_once(using: str, given: Sequence[Statement]) -> list[Rows]:
-    """The rows of statements that are a transaction of their own, or part of the caller's: in one round trip."""
+    """Run statements in one round trip, as their own transaction or as part of the caller's; return their rows."""
     if joins(connections[using]) or not can_go_together(using):
         return in_transaction(using, lambda *found: list(found), given)
-    return again_after_conflict(using, partial(begin_with, using, given))  # what is sent together is one transaction
+    return again_after_conflict(using, partial(begin_with, using, given))  # one message is one transaction
 
 
 def row_at_once(using: str, sql: str, params: Any) -> tuple[Any, ...] | None:
-    """The first row of one statement that is a transaction of its own, or part of the caller's."""
+    """Run one statement, as its own transaction or as part of the caller's; return its first row."""
     if connections[using].get_autocommit():
         found = again_after_conflict(using, partial(rows_alone, using, sql, params))
     else:
@@ -107,7 +107,7 @@ def row_at_once(using: str, sql: str, params: Any) -> tuple[Any, ...] | None:
 
 @contextmanager
 def planned(using: str) -> Iterator[None]:
-    """Inside a caller's transaction: plan our statements as we need it, and leave the caller's plans alone."""
+    """In a caller's transaction: set the planner settings for the statements inside, and restore the caller's after."""
     before = rows(using, PLAN_ON)[0][::2]
     try:
         yield
@@ -117,27 +117,27 @@ def planned(using: str) -> Iterator[None]:
 
 
 def _is_usable(using: str) -> bool:
-    """In a transaction that failed nothing can be set, and its rollback brings the settings back."""
+    """Whether settings can be changed: not in a failed transaction, whose rollback restores the settings."""
     connection = connections[using].connection
     return connection is not None and connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
 
 def is_strict(using: str) -> bool:
-    """Whether we are inside a caller's transaction that cannot look again."""
-    if connections[using].get_autocommit() or using in own_transactions.open:  # one of ours is READ COMMITTED
+    """Whether this is a caller's transaction that is stricter than READ COMMITTED, so that it cannot judge lanes."""
+    if connections[using].get_autocommit() or using in own_transactions.open:  # own transactions are READ COMMITTED
         return False
     return bool(rows(using, "SHOW transaction_isolation")[0][0] != READ_COMMITTED)
 
 
 def make_durable(using: str) -> None:
-    """Inside a caller's transaction that makes claims or results: have its commit survive a crash of the server."""
+    """Make the commit of a caller's transaction durable, because it contains claims or results of jobs."""
     if joins(connections[using]):
         execute(using, MAKE_DURABLE)
 
 
 @contextmanager
 def patient(using: str, seconds: float | None = None) -> Iterator[None]:
-    """Wait for locks no longer than that, or ``LOCK_TIMEOUT_MS``, in this transaction; the caller's limit is kept."""
+    """Wait for locks at most this long (default: ``LOCK_TIMEOUT_MS``) inside; restore the caller's limit after."""
     before = rows(using, SWAP_LOCK_TIMEOUT, [_limit(seconds)])[0][0]
     try:
         yield
@@ -152,7 +152,7 @@ def _limit(seconds: float | None) -> str:
 
 
 def unless_locked(using: str, work: Callable[[], T], seconds: float | None = None) -> T | None:
-    """What ``work`` returns, or ``None`` when it had to wait too long for a lock; the caller's transaction survives."""
+    """Run ``work``, and return its result; ``None`` if it waited too long for a lock. Breaks no outer transaction."""
     own = connections[using].get_autocommit()
 
     def bounded() -> T:
@@ -170,7 +170,7 @@ def unless_locked(using: str, work: Callable[[], T], seconds: float | None = Non
 
 
 def none_if_locked(work: Callable[[], T]) -> T | None:
-    """What ``work`` returns, whose transaction says how long it waits for locks; ``None`` when that was too long."""
+    """Run ``work``, which sets its own lock timeout, and return its result; ``None`` if it waited too long."""
     try:
         return work()
     except OperationalError as error:

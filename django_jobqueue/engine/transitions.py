@@ -1,7 +1,7 @@
-"""Moving jobs from state to state: one way for every verb but the claim and the plain completion.
+"""Moving jobs from state to state, for all verbs except the claim and the plain completion.
 
-A verb says which jobs it means and gives a decision about them; here they are locked in the one order that cannot
-deadlock, moved by one statement, copied to their dead-letter queue if they died, and their lanes are released.
+A verb passes the ids of jobs and a decision about them. Here the jobs are locked in the one order that cannot deadlock
+and moved by one statement. Jobs that failed for good are copied to their dead-letter queue, and lanes are released.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .lanes import Lane, Locked, lanes_of
 from .queues import named
 from .transactions import in_transaction, logger
 
-# What a decision may need to know of a job; its data and history stay where they are.
+# The columns that a decision may need; data and history are not read, because they may be large.
 _NEEDED = (
     "id", "queue_id", "seq", "policy", "state", "hold", "attempt", "singleton_key", "retry_count", "retry_limit",
     "retry_delay", "retry_backoff", "retry_delay_max", "crashes", "assignee", "assigned_at", "last_retry_at",
@@ -37,24 +37,24 @@ _NEEDED = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to become of one job; what is ``None`` stays as it is."""
+    """The change of one job; columns that are ``None`` do not change."""
 
     state: JobState
-    delay: float | None = None  # for a state that waits: how long
-    charge: int = 0  # retries this costs
-    more_retries: int = 0  # retries this allows besides
+    delay: float | None = None  # seconds until a waiting job is due
+    charge: int = 0  # retries that this uses up
+    more_retries: int = 0  # by how much this raises the retry limit
     crashes: int | None = None
     error: str | None = None
     reason: str | None = None
     note: str | None = None
     data: str | None = None
-    outcome: str | None = None  # how the attempt ended, if one did
-    died: bool = False  # attempts used up: a copy goes to the dead-letter queue
+    outcome: str | None = None  # how the attempt ended, if an attempt ended
+    died: bool = False  # failed for good: a copy is sent to the dead-letter queue
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a job stays as it is."""
+    """Why a job is not changed."""
 
     why: str
 
@@ -63,15 +63,15 @@ Answers = dict[UUID, Change | Refusal]
 
 
 class Decision(Protocol):
-    """What is to become of jobs: a small frozen dataclass, asked once, when the jobs are locked."""
+    """Decides about the changes of jobs: a small frozen dataclass, asked once, when the jobs are locked."""
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
-        """The change or the refusal of each; a job without an answer stays as it is. Raises if none may move."""
+        """The change or the refusal of each job; a job without an answer is not changed. Raises if none may move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Become:
-    """The same change for all."""
+    """The same change for all jobs."""
 
     change: Change
 
@@ -80,7 +80,7 @@ class Become:
 
 
 class Moved(NamedTuple):
-    """The jobs as they were when they were locked, what became of those that moved, when they are due, and refusals."""
+    """The jobs as they were when they were locked, their changes, when they are due, and the refusals."""
 
     jobs: list[Job]
     changes: dict[UUID, Change]
@@ -97,10 +97,10 @@ def move(
     skip_locked: bool = False,
     pauses: Collection[float] | None = None,
 ) -> Moved:
-    """Lock these jobs and move each as the decision says; what was moved, and how.
+    """Lock these jobs, and move each as the decision says; return the jobs and their changes.
 
-    With ``pauses`` the keys of the jobs are waited for no longer than these; lanes that other transactions still have
-    locked are then released later.
+    With ``pauses`` it does not wait for the keys of the jobs, but tries again after each pause. Lanes that other
+    transactions have still locked then are released later.
     """
 
     def work() -> Moved:
@@ -126,9 +126,10 @@ _RETURNED = Change(
 
 
 def _behind_in_group(using: str, jobs: Iterable[Job], changes: dict[UUID, Change]) -> list[Job]:
-    """What a grouped read gave out behind jobs that now wait again or died: it goes back, or it would overtake them.
+    """Return later jobs of a grouped read to the queue if a job before them in the group did not succeed.
 
-    Locked here. Rows locked by another transaction are skipped: it is finishing them.
+    Otherwise they would overtake it. They are locked here. Rows locked by another transaction are skipped: it is
+    finishing them.
     """
     stuck = [job for job in jobs if job.grouped and job.pk in changes and changes[job.pk].state in RETRYING | DEAD]
     found: dict[UUID, Job] = {}
@@ -150,8 +151,8 @@ def lock(
 ) -> tuple[Locked, list[Job]]:
     """Lock the lanes of these jobs, then the jobs themselves, by id.
 
-    The keys must come first, and can: a job's queue and key never change. With ``skip_locked`` nothing is waited for,
-    and jobs whose key or row another transaction has locked are left out.
+    The keys must be locked first; this is possible because a job's queue and key never change. With ``skip_locked`` it
+    never waits, and jobs whose key or row another transaction has locked are left out.
     """
     meant = Job.objects.using(using).filter(pk__in=ids)
     if queue is not None:
@@ -165,9 +166,9 @@ def lock(
 
 
 def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Locked) -> dict[UUID, datetime]:
-    """Write the changes of jobs that are locked already; when each is next due.
+    """Write the changes of jobs that are locked already; return when each is next due.
 
-    The one way from state to state: raises ``InvalidTransition`` for a change that the table of states does not list.
+    All transitions go through here. Raises ``InvalidTransition`` for a transition that ``FOLLOWS`` does not list.
     """
     if not jobs:
         return {}
@@ -187,7 +188,7 @@ def check_transition(job: Job, wanted: JobState) -> None:
 
 
 def _frees_lane(job: Job, state: JobState) -> bool:
-    """Whether others of its lane may go now: an ordered lane stays blocked as long as one of its jobs blocks it."""
+    """Whether other jobs of its lane may be fetchable now; an ordered lane stays blocked while a job blocks it."""
     if state == JobState.CANCELLING:
         return False
     return not (job.policy == ORDERED and state in BLOCKING)
@@ -196,10 +197,10 @@ def _frees_lane(job: Job, state: JobState) -> bool:
 def _arrays(jobs: Iterable[Job], changes: dict[UUID, Change]) -> dict[str, list[Any]]:
     """The parameters of the statement: one array for each column of the changes."""
     columns: dict[str, list[Any]] = {name: [] for name in sql.transitions.CHANGE}
-    for job in sorted(jobs, key=attrgetter("seq")):  # those that fail together wait again in the order of their sends
+    for job in sorted(jobs, key=attrgetter("seq")):  # jobs that fail together wait in the order they were sent
         change = changes[job.pk]
         error = None if change.error is None else clean_text(change.error, max_chars=_error_chars())
-        # An unordered job that waits again goes behind those that wait already; an ordered one keeps its place.
+        # A job without order that waits again goes behind the waiting jobs; on an ordered queue it keeps its place.
         behind = change.state in ELIGIBLE and job.policy != ORDERED and change.charge > 0
         mark = fingerprint(error) if error and change.outcome else None
         delay = None if change.delay is None else float(change.delay)  # one type for the whole column

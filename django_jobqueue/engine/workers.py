@@ -1,4 +1,4 @@
-"""What a worker process writes about itself and about the jobs it holds."""
+"""The rows that a worker process writes about itself and about the jobs it holds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .retry_decision import ReturnToQueue
 from .transactions import in_transaction
 from .transitions import Decision
 
-TRIES = 3  # of returning jobs whose rows are locked for the moment
+TRIES = 3  # how often jobs with locked rows are tried to be returned
 PROGRESS_CHARS = 255
 
 
@@ -34,14 +34,14 @@ PROGRESS_CHARS = 255
 
 
 def register(worker: Worker, *, using: str) -> None:
-    """Store the row of a process that begins to work; harmless if that was done already."""
+    """Store the row of a process that starts; does nothing if the row exists."""
     Worker.objects.using(using).bulk_create([worker], ignore_conflicts=True)
 
 
 def take_session_locks(incarnations: Iterable[UUID], *, using: str) -> set[UUID]:
-    """Hold, for as long as this session lives, the locks by which others see that these processes are there.
+    """Take session locks, which show other processes that these processes live, until the session ends.
 
-    Returns those that it holds now: a session that is just ending may still have some.
+    Returns the incarnations that are locked now: a session that is ending may still hold the locks of others.
     """
     wanted = [str(one) for one in incarnations]
     if not wanted:
@@ -54,20 +54,20 @@ def drop_session_lock(incarnation: UUID, *, using: str) -> None:
 
 
 class Beat(NamedTuple):
-    """What a heartbeat found: the processes whose rows exist, and those that were asked to stop."""
+    """The answer to a heartbeat: the processes whose rows exist, and those that were asked to stop."""
 
     alive: set[UUID]
     stopping: set[UUID]
 
 
 def beat(stats: Mapping[UUID, str], *, using: str) -> Beat:
-    """Say that these processes are alive, each with its statistics as JSON; one that was given up is not renewed."""
+    """Send the heartbeats of processes, each with its statistics as JSON; a process declared lost is not renewed."""
     found = rows(using, sql.workers.BEAT, [list(stats), list(stats.values())])
     return Beat({id for id, _ in found}, {id for id, stopping in found if stopping})
 
 
 def beat_jobs(names: Sequence[str], incarnations: Sequence[UUID], *, using: str) -> int:
-    """Send the heartbeats of jobs that need one of their own, when a third of their time is over."""
+    """Send the heartbeats of jobs that have their own, once a third of ``heartbeat_seconds`` has passed."""
     silent = _held(names, incarnations, using).filter(heartbeat_seconds__isnull=False)
     silent = silent.filter(heartbeat_at__lte=StatementTimestamp() - Seconds("heartbeat_seconds") / 3)
     with transaction.atomic(using=using):  # a row that another transaction has locked must not delay the others
@@ -76,7 +76,7 @@ def beat_jobs(names: Sequence[str], incarnations: Sequence[UUID], *, using: str)
 
 
 def has_ended(incarnation: UUID, how: str, *, using: str) -> None:
-    """Write down that a process is gone; what it left has been taken back before."""
+    """Record that a process has ended; its jobs must have been recovered before."""
     mine = Worker.objects.using(using).filter(pk=incarnation, stopped_at=None)
     mine.update(stopped_at=StatementTimestamp(), exit_text=clean_text(how, max_chars=255))
 
@@ -85,21 +85,21 @@ def has_ended(incarnation: UUID, how: str, *, using: str) -> None:
 
 
 def _held(names: Sequence[str], incarnations: Sequence[UUID], using: str) -> JobQuerySet:
-    # Named as well as numbered: the index of what runs begins with the name.
+    # Filtered by name as well as by incarnation, because the index of running jobs begins with the name.
     return Job.objects.using(using).running().filter(assignee__in=names, incarnation__in=incarnations)
 
 
 def claims_of(name: str, incarnation: UUID, *, using: str) -> dict[Claim, str]:
-    """What the database thinks this process is working on: its claims, and the states of the jobs."""
+    """The claims that this process has according to the database, with the states of the jobs."""
     found = _held([name], [incarnation], using).values_list("pk", "attempt", "claim_number", "state")
     return {Claim(id, attempt, number): state for id, attempt, number, state in found}
 
 
 def renew(jobs: Sequence[Job], *, using: str) -> list[Job]:
-    """Give claimed jobs that are begun late their whole time; those whose claim still stands are returned.
+    """Give claimed jobs that begin late their full time; return those whose claims are still valid.
 
-    What was claimed is not what is begun: a job that waited may have been recovered, cancelled or completed meanwhile.
-    A row that another transaction has locked is left out, because the others must not wait for it.
+    A job that waited in the worker may have been recovered, cancelled or completed meanwhile. A row that another
+    transaction has locked is left out, because the other jobs must not wait for it.
     """
     if not jobs:
         return []
@@ -113,7 +113,7 @@ def renew(jobs: Sequence[Job], *, using: str) -> list[Job]:
 
 
 def load_whole(jobs: Sequence[Job], *, using: str) -> None:
-    """All that a claimed job carries, for jobs that were claimed with only what a worker needs."""
+    """Load the other columns of jobs that were claimed with only the columns a worker needs."""
     columns = [name for name in sql.parts.CLAIMED if name not in sql.parts.NEEDED]
     by_id = {job.id: job for job in jobs}
     for row in Job.objects.using(using).filter(pk__in=by_id).values("pk", *columns):
@@ -121,20 +121,23 @@ def load_whole(jobs: Sequence[Job], *, using: str) -> None:
 
 
 def move_deadlines(names: Sequence[str], incarnations: Sequence[UUID], seconds: float, *, using: str) -> int:
-    """After the database's clock went ahead: what these processes run has as much time left as before."""
+    """Move the deadlines of the jobs that these processes run, after the database's clock was set forward."""
     later = timedelta(seconds=seconds)
     return _held(names, incarnations, using).update(expire_at=F("expire_at") + later)
 
 
 def give_back_unheld(name: str, incarnation: UUID, held: Iterable[Job], message: str, *, using: str) -> int:
-    """Return, uncharged, what this process has claimed and does not hold: the answer was lost, or it was not begun."""
+    """Return jobs that this process has claimed and does not hold, without using up a retry.
+
+    The answer to their claim was lost, or they were not begun.
+    """
     kept = {job.claim for job in held}
     claimed = claims_of(name, incarnation, using=using)
     return give_back_claims(name, incarnation, claimed.keys() - kept, message, using=using)
 
 
 def give_back_claims(name: str, incarnation: UUID, claims: Collection[Claim], message: str, *, using: str) -> int:
-    """Return these claims of a process, uncharged; a job that it holds by another claim stays."""
+    """Return the jobs of these claims without using up a retry; a job that the process holds by another claim stays."""
     mine = _held([name], [incarnation], using)
     return _recover_all(using, _of(mine, claims), ReturnToQueue(message)) if claims else 0
 
@@ -155,11 +158,11 @@ def recover_dead(
     overdue: Collection[Running] = (),
     using: str,
 ) -> int:
-    """Take back the jobs of a process that was seen to end, and return how many.
+    """Recover the jobs of a process that was seen to end, and return their number.
 
-    ``crashed`` ran when it died by itself and are charged; ``overdue`` had used up their time; the others had not
-    begun, or were ended for no fault of their own, and go back uncharged. Raises ``StillLocked`` if other transactions
-    have locked some of them: try again.
+    Jobs in ``crashed`` were running when it ended by itself: they use up a retry. Jobs in ``overdue`` were past their
+    deadline. The others had not begun, or were ended for another reason, and return to the queue without using up a
+    retry. Raises ``StillLocked`` if other transactions have locked some of the jobs; try again then.
     """
     mine = _held([name], [incarnation], using)
     taken = _recover_all(using, _of(mine, overdue).filter(state=JobState.ACTIVE), Expire())
@@ -183,7 +186,7 @@ class StillLocked(Exception):
 
 
 def _recover_all(using: str, which: JobQuerySet, decision: Decision) -> int:
-    """All of them: what another transaction has locked is tried again in a moment."""
+    """Recover all selected jobs; those that another transaction has locked are tried again in a moment."""
     taken = 0
     for tries in range(TRIES):
         taken += sum(sweep(using, which, decision).values())
@@ -194,17 +197,17 @@ def _recover_all(using: str, which: JobQuerySet, decision: Decision) -> int:
 
 
 def seconds_until(moment: datetime, *, using: str) -> float:
-    """By the database's clock, which is the one that counts."""
+    """The seconds until this moment by the database's clock."""
     return max(0.0, float(rows(using, sql.session.SECONDS_UNTIL, [moment])[0][0]))
 
 
 def server_identity(*, using: str) -> tuple[Any, ...]:
-    """What changes when the server is started again, or when another takes its place."""
+    """A value that changes when the server is restarted or replaced by another."""
     return rows(using, sql.session.SERVER_STARTED_AT)[0]
 
 
 def seconds_on_timeline(*, using: str) -> float:
-    """How long ago a worker first saw that this server was promoted; infinite if that was never seen."""
+    """The seconds since a worker first saw that this server was promoted; infinite if no worker saw that."""
     try:
         found = rows(using, sql.workers.TIMELINE)
         if not found:  # no maintenance has run yet
@@ -213,7 +216,7 @@ def seconds_on_timeline(*, using: str) -> float:
         if not found[0][0]:
             execute(using, sql.workers.SEE_TIMELINE, [found[0][2], found[0][2]])
             found = rows(using, sql.workers.TIMELINE)
-    except (ProgrammingError, NotSupportedError):  # not PostgreSQL itself, or a role that may not ask
+    except (ProgrammingError, NotSupportedError):  # not PostgreSQL itself, or a role without the permission
         return math.inf
     return math.inf if found[0][1] is None else float(found[0][1])
 
@@ -224,7 +227,7 @@ def clock(*, using: str) -> float:
 
 
 def report_progress(reports: Sequence[tuple[Job, float | None, str]], *, using: str) -> None:
-    """Write down how far jobs have come, and that they live; of a claim that was lost nothing is written."""
+    """Store the progress and the heartbeats of jobs; nothing is stored for a claim that is no longer valid."""
     if reports:
         said: list[list[Any]] = [
             [job.queue_id for job, _, _ in reports],

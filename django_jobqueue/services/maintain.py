@@ -69,7 +69,8 @@ def recover_lost(incarnations: Iterable[UUID] = (), *, how: str = "", using: str
 
     A worker is lost if it is one of these ``incarnations`` (``how`` says how they ended, if that was seen), if its
     heartbeat is too old by its own settings, or if it did not send the heartbeat of a job that has its own. The lost
-    attempt uses up a retry. A job whose worker was lost three times in a row fails with the reason ``crash_loop``.
+    attempt uses up a retry. A job whose worker was lost ``CRASH_LIMIT`` times in a row fails with the reason
+    ``crash_loop``.
     """
     using, incarnations = database(using), [as_uuid(id, option="incarnation") for id in incarnations]
     how = clean_text(how, max_chars=200)

@@ -1,7 +1,7 @@
-"""Statements on jobs that the ORM cannot say, or says measurably slower, one module per moment of a job's life.
+"""Statements on jobs that the ORM cannot express, or only measurably slower, one module per step of a job's life.
 
-They are plain constants, so that a plan can be explained and a reader finds all locking in one place. Times are the
-database's, and ``statement_timestamp()`` rather than ``now()``, because in a long transaction ``now()`` stands still.
+They are plain constants, so that their plans can be explained and all locking is in one place. Times are the
+database's. They are ``statement_timestamp()`` and not ``now()``, because ``now()`` does not change in a transaction.
 """
 
 from . import (

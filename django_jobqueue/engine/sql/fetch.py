@@ -9,14 +9,15 @@ LOOK_AT_QUEUE = """
 SELECT policy, partition, paused_at IS NOT NULL, current_setting('transaction_isolation')
 FROM jobqueue_queue WHERE name = %(queue)s
 """
-# The same beside a claim, with whether a lease ran out.
+# Like LOOK_AT_QUEUE, but sent together with a claim; also tells whether a lease has ended.
 LOOK_BESIDE = f"""
 SELECT policy, partition, paused_at IS NOT NULL, (SELECT lease_until <= {NOW} FROM {LEAF}
     WHERE queue_id = q.name AND state = '{JobState.ACTIVE}' AND lease_until IS NOT NULL ORDER BY lease_until LIMIT 1)
 FROM jobqueue_queue q WHERE name = %(queue)s
 """
 
-# The earliest of each, by the index that has it: asked whether one exists, the planner would read the table for it.
+# Whether a hold has ended and whether a lease has ended, by the earliest of each, which an index finds. With EXISTS the
+# planner would read the table.
 LOOK_AT_TIMES = f"""
 SELECT (SELECT start_after <= {NOW} FROM {LEAF} WHERE queue_id = %(queue)s AND hold = '{Hold.UNTIL}'
         ORDER BY start_after LIMIT 1),
@@ -33,8 +34,8 @@ WITH due AS MATERIALIZED (
 UPDATE {LEAF} j SET hold = NULL FROM due WHERE j.ctid = due.tid
 """
 
-# For workers that read all queues: ordered by the age of the job in front. Queues without one are included, because a
-# delayed job may have become due.
+# For workers that read all queues: the queues by the age of their first fetchable job. Queues without fetchable jobs
+# are included, because a delayed job may have become due.
 QUEUES_BY_AGE = f"""
 SELECT q.name FROM jobqueue_queue q LEFT JOIN LATERAL (
     SELECT position FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}
@@ -42,25 +43,26 @@ SELECT q.name FROM jobqueue_queue q LEFT JOIN LATERAL (
 WHERE q.paused_at IS NULL ORDER BY front.position NULLS LAST, q.name
 """
 
-# Whether the queue is still of the kind that the caller knows, and hands out jobs. LIMIT, so that it is asked once.
+# Whether the queue still has the policy and partition that the caller knows, and is not paused. With LIMIT it is
+# evaluated only once.
 _IS_OPEN = """(SELECT true FROM jobqueue_queue WHERE name = %(queue)s AND policy = %(policy)s
             AND partition = %(partition)s AND paused_at IS NULL LIMIT 1)"""
 
 
 def _candidates(bounds: str, limit: str) -> str:
-    """What ``Job.objects.in_queue(queue).fetchable().in_order().select_for_update(skip_locked=True)`` says.
+    """The SQL of ``Job.objects.in_queue(queue).fetchable().in_order().select_for_update(skip_locked=True)``.
 
-    A test compares the two. Written out, because claiming a job by these candidates takes one round trip, and because
-    composing the statement took Django longer than it took PostgreSQL to run it.
+    A test compares the two. The SQL is written out, because then candidates are claimed in one round trip, and because
+    Django took longer to compose the statement than PostgreSQL to run it.
     """
     return f"""SELECT ctid AS tid FROM {LEAF}
         WHERE queue_id = %(queue)s AND {IS_FETCHABLE}{bounds} AND {_IS_OPEN}
         ORDER BY priority DESC, position LIMIT {limit} FOR UPDATE SKIP LOCKED"""
 
 
-# Jobs without lanes are picked and claimed by one statement. Rows are found again by ctid and not by id: statistics
-# about the states of a queue are never right, and a planner that expects no eligible rows reads the whole table for a
-# join by id. A locked row cannot move, so its ctid stays the same.
+# Jobs without lanes are selected and claimed by one statement. Rows are found again by ctid and not by id: statistics
+# about the states of a queue are never up to date, and a planner that expects no eligible rows reads the whole table
+# for a join by id. A locked row cannot move, so its ctid does not change.
 CLAIM_FRONT = f"""
 WITH picked AS MATERIALIZED (
         {_candidates("", "%(limit)s")})
@@ -69,7 +71,7 @@ WHERE j.ctid = ANY(ARRAY(SELECT tid FROM picked))
 RETURNING {CLAIM_COLUMNS}
 """
 
-# The same, beginning where the last fetch ended: rows of finished jobs in front need not be read again.
+# Like CLAIM_FRONT, but begins where the last fetch ended, so that rows of finished jobs in front are not read again.
 CLAIM_BEYOND = f"""
 WITH above AS MATERIALIZED (
         {_candidates(" AND priority > %(priority)s", "%(limit)s")}),
@@ -94,9 +96,9 @@ ORDER BY priority DESC, position LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 
 
-# Jobs that may be heads of lanes, locked before they are judged: what the ORM composes for candidates with tags, and
-# a test compares the two. Written out, because a worker asks twice per batch: composing them took Django 1.0 ms each
-# time, beside 0.5 ms for the whole round trip, and made a job of an ordered queue cost 1.09 times as much.
+# Jobs that may be heads of lanes, locked before they are judged. For candidates with tags the ORM composes this
+# statement, and a test compares the two. It is written out, because a worker runs it twice per batch: Django took 1.0
+# ms to compose it, compared to 0.5 ms for the whole round trip, and a job of an ordered queue took 1.09 times as long.
 HEADS = _heads("")
 HEADS_ABOVE = _heads(" AND priority > %(priority)s")
 HEADS_WITHIN = _heads(" AND priority = %(priority)s AND position > %(position)s")
@@ -108,8 +110,8 @@ WHERE j.ctid = ANY(%(tids)s::tid[])
 RETURNING {CLAIM_COLUMNS}
 """
 
-# Claims the rows of each group in their order, up to the first that another transaction has locked or claimed: a fetch
-# without grouping does not take the lock of the group.
+# Claims the rows of each group in order, up to the first that another transaction has locked or claimed: a fetch
+# without grouping does not lock the group.
 CLAIM_GROUPED = f"""
 WITH picked AS MATERIALIZED (
     SELECT u.key, u.place, p.tid

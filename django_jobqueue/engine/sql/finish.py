@@ -18,19 +18,19 @@ _TYPES = {"tid": "tid", "id": "uuid", "attempt": "int", "number": "bigint", "out
 
 
 def _claims(*columns: str) -> str:
-    """The claims to be completed as rows, from one array for each column, with their places in the batch."""
+    """The claims to complete as rows, from one array per column, with their places in the batch."""
     arrays = ", ".join(f"%({name}s)s::{_TYPES[name]}[]" for name in columns)
     return f"unnest({arrays}) WITH ORDINALITY c({', '.join(columns)}, place)"
 
 
-# In lanes, only where no other transaction has the key; a later statement finds the next job of each lane.
+# In lanes only if no other transaction has locked the key; a later statement finds the next job of each lane.
 _IS_OURS = f"""pg_try_advisory_xact_lock({KEY_HASH.format(key="c.key", queue="%(queue)s")})"""
 
 
-# Completes each job where its claim put the row, in the state it has had since; nearly all are still there. The rows
-# are not locked before the update, which would cost a sixth more, so it runs with ``session.WAIT_BRIEFLY``. The state
-# must not be a constant: the planner would read all running jobs by the index of their state, once per job. The number
-# of the claim implies the attempt, because no two fetches draw the same; so one array less is read.
+# Completes jobs whose rows are still where their claim wrote them; nearly all are. The rows are not locked before the
+# update, because that would cost a sixth more, so it runs with ``session.WAIT_BRIEFLY``. The state must not be a
+# constant: the planner would read all running jobs by the index of their state, once per job. The number of the claim
+# implies the attempt, because no two fetches draw the same number; so one array less is read.
 def _complete_here(claims: str, is_ours: str) -> str:
     return f"""
 UPDATE {LEAF} j SET {_completing("u.output")}
@@ -43,9 +43,9 @@ RETURNING u.place, u.state
 COMPLETE_HERE = _complete_here(_claims("tid", "id", "number", "output"), "true")
 COMPLETE_HERE_LANED = _complete_here(_claims("tid", "id", "number", "output", "key"), _IS_OURS)
 
-# What the statement above left: each job is looked for where its claim put the row, and, because the row may have been
-# written since, by a probe of the primary key (a LATERAL with a LIMIT cannot be turned into a join of another kind). A
-# row that another transaction has locked is skipped, so that one open transaction does not stall a batch.
+# Completes the jobs that the statement above did not. Each row is looked up where its claim wrote it and, because it
+# may have been updated since, by the primary key (a LATERAL with a LIMIT cannot be turned into another kind of join).
+# Rows that another transaction has locked are skipped, so that one open transaction does not stop a batch.
 _IS_CLAIM = f"""id = u.id AND attempt = u.attempt AND (u.number IS NULL OR claim_number = u.number)
             AND state IN {listed(leads_to(JobState.COMPLETED))}"""
 
@@ -69,8 +69,8 @@ RETURNING mine.place, mine.state
 COMPLETE = _complete_anywhere(_claims("tid", "id", "attempt", "number", "output"), "true")
 COMPLETE_LANED = _complete_anywhere(_claims("tid", "id", "attempt", "number", "output", "key"), _IS_OURS)
 
-# One job, found by its primary key, which needs no help from the planner's settings. A row that had to be waited for is
-# looked at again by PostgreSQL itself, as it is then.
+# Completes one job, found by its primary key, for which no planner settings are needed. If PostgreSQL had to wait for
+# the row, it checks the conditions again on the new version of the row.
 COMPLETE_ONE = f"""
 UPDATE {LEAF} j SET {_completing("%(output)s")}
 WHERE id = %(id)s AND attempt = %(attempt)s AND (%(number)s::bigint IS NULL OR claim_number = %(number)s)
@@ -79,10 +79,10 @@ RETURNING {DURABLE}
 """
 
 
-# Hands the lane over: the next job becomes active in the transaction that ended the one before it, if no job with a
-# higher priority waits elsewhere in the queue and no due job of the lane goes first. Only for lanes whose blocking job
-# was ended by this transaction: a lane has one at most, so there is no need to look for another. Like the completion
-# before it, it locks no rows first where it waits briefly, and hides the state from the planner.
+# Hands lanes over: the next job becomes active in the transaction that ended the job before it, if no job with a higher
+# priority waits elsewhere in the queue and no due job of the lane goes first. Only for lanes whose blocking job was
+# ended by this transaction: a lane has at most one blocking job, so it need not look for another. Like the completion
+# before it, the variant that waits briefly locks no rows first, and both hide the state from the planner.
 def _hand_over(locked: str) -> str:
     return f"""
 WITH seen AS MATERIALIZED ({FIRST_OF_EACH}),

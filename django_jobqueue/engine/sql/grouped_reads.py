@@ -1,8 +1,9 @@
 """The statements of grouped reads.
 
-A group's jobs go in the order of their sends, and its head is its oldest job that is neither finished nor deleted,
-whether it can go or not. Groups rank by their heads as jobs do in a plain fetch: by priority, then by age. The jobs
-without a group are one, and have no index of groups (see ``Job.Meta``), so they have statements of their own.
+The jobs of a group are fetched in the order they were sent. The head of a group is its oldest job that is neither
+finished nor deleted, whether it is fetchable or not. Groups are ordered by their heads as jobs are in a plain fetch: by
+priority, then by age. All jobs without a group form one group. The index of groups does not contain them (see
+``Job.Meta``), so they have their own statements.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from .parts import IS_ELIGIBLE, IS_FETCHABLE, IS_RUNNING, LEAF, listed
 IN_GROUP = f"group_key <> '' AND state IN {listed(OCCUPIED | DEAD)}"
 _IN_QUEUE = "queue_id = %(queue)s"
 _FITS = "tags @> %(tags)s::text[]"
-_RUNS = (  # in the words of its index, or the planner may take another
+_RUNS = (  # with the condition of its index, or the planner may use another index
     f"(SELECT true FROM {LEAF} WHERE {_IN_QUEUE} AND group_key <> '' AND state NOT IN {listed(set(JobState) - RUNNING)}"
     " AND group_key = {key} LIMIT 1)"
 )
 
-# The groups whose heads lie among the first jobs that could be fetched. Of each the oldest one seen is asked whether it
-# is the head; when it is not, the head cannot go, or is further back. ``OFFSET 0`` keeps the order and the number of
-# questions: they are asked along the rank, until there are enough. Also, how far it saw, and whether there was a job
-# without a group.
+# The groups whose heads are among the first fetchable jobs. For each group it checks whether the oldest job it read is
+# the head; if not, the head is not fetchable, or further back. Because of ``OFFSET 0`` the groups are checked in order,
+# and only until there are enough. Also returns how many jobs it read, and whether one of them had no group.
 GROUPS_IN_FRONT = f"""
 WITH front AS MATERIALIZED (
     SELECT group_key, seq, priority, position, {_FITS} AS fits FROM {LEAF}
@@ -41,7 +41,7 @@ SELECT (SELECT count(*) FROM front), (SELECT true FROM front WHERE group_key = '
     COALESCE((SELECT json_agg(json_build_array(group_key, priority, position)) FROM head), '[]')::text
 """
 
-# All groups, leaping from one to the next: it costs the number of groups and not of their jobs.
+# All groups, by skipping from one to the next in the index: its cost depends on the number of groups, not of jobs.
 GROUPS_BY_KEY = f"""
 WITH RECURSIVE head AS (
     (SELECT group_key, state, hold, priority, position, {_FITS} AS fits FROM {LEAF}
@@ -56,7 +56,7 @@ SELECT h.group_key, h.priority, h.position FROM (
 WHERE {_RUNS.format(key="h.group_key")} IS NULL LIMIT %(groups)s
 """
 
-# The first jobs of each of these groups in their order, whether each can go, and nothing of a group with a job running.
+# The first jobs of each of these groups in order, and whether each is fetchable; no jobs of a group with a running job.
 JOBS_OF_GROUPS = f"""
 SELECT k.key, r.tid, r.id, r.goes FROM unnest(%(keys)s::text[]) k(key) CROSS JOIN LATERAL (
     SELECT ctid AS tid, id, seq, {IS_FETCHABLE} AND {_FITS} AS goes FROM {LEAF}

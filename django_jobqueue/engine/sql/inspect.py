@@ -1,4 +1,4 @@
-"""Questions about jobs: what waits, runs, failed and is blocked, each along an index and bounded."""
+"""Queries about waiting, running, failed and blocked jobs; each reads an index and a bounded number of rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .parts import (
     listed,
 )
 
-# The number of the latest send; nothing before the first.
+# The number of the latest send; NULL before the first.
 LAST_NUMBER = f"SELECT pg_sequence_last_value('{SEQUENCE}'::regclass)"
 
 # ------------------------------------------------------------------------------------------------------------- counts
 
 
-# How much waits, by queue, hold and, if {state} asks for it, state: read along the indexes of what waits, of each no
-# further than so many rows. Without the state the indexes alone can tell. What an ordered queue holds lies in the index
-# of its lanes, whatever its hold.
+# The number of waiting jobs by queue, hold and, if {state} is given, state. It reads the indexes of waiting jobs, at
+# most a limited number of rows of each. Without the state it reads only the indexes. On ordered queues, jobs on hold
+# are in the index of lanes, whatever their hold.
 def _counted(which: str, order: str, hold: str) -> str:
     return (
         f"SELECT state, hold, count(*) AS number FROM (SELECT {{state}} AS state, {hold} AS hold FROM jobqueue_job"
@@ -58,7 +58,7 @@ FROM jobqueue_queue q CROSS JOIN LATERAL (
         ORDER BY finalized_at LIMIT %(most)s) seen
     GROUP BY state) d
 """
-# The first of each priority, leaping from one priority to the next.
+# The first job of each priority, by skipping from one priority to the next in the index.
 _FIRST_OF_PRIORITY = (
     "SELECT jobqueue_job.priority, GREATEST(created_at, start_after) AS since"
     f" FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}"
@@ -75,15 +75,15 @@ SELECT q.name, extract(epoch FROM {NOW} - min(f.since))::float8 FROM jobqueue_qu
 GROUP BY q.name
 """
 
-# How many jobs an archive would take: all that ended, except those that block a lane.
+# The number of jobs that an archive would take: all that have ended, except those that block a lane.
 ARCHIVABLE = f"state IN {listed(FINAL)} AND NOT ({IS_BLOCKING})"
 COUNT_ARCHIVABLE = f"SELECT count(*) FROM jobqueue_job WHERE {ARCHIVABLE} AND finalized_at < %s {{queues}}"
 OF_QUEUES = "AND queue_id = ANY(%s)"
 
 # ------------------------------------------------------------------------------------------------------- the overview
 
-# What runs, and what changes when there is something new for an operator to see: one statement, each part by an index
-# and bounded.
+# The running jobs, and numbers that change when an operator has something new to see. One statement; each part reads an
+# index and a bounded number of rows.
 PULSE = f"""
 SELECT
     (SELECT count(*) FROM (SELECT 1 FROM jobqueue_job WHERE state IN {listed(RUNNING)}
@@ -103,7 +103,7 @@ SELECT
     (SELECT counted_until::text FROM jobqueue_maintenance)
 """
 
-# By what was counted at the end of the last complete minute.
+# The backlogs as counted at the end of the last complete minute.
 BACKLOGS = """
 SELECT q.name, m.waiting, q.warning_queue_size FROM jobqueue_queue q CROSS JOIN LATERAL (
     SELECT waiting FROM jobqueue_queueminute WHERE queue_id = q.name ORDER BY minute DESC LIMIT 1) m
@@ -112,7 +112,7 @@ WHERE m.waiting > q.warning_queue_size
 
 # --------------------------------------------------------------------------------------------------- lanes and groups
 
-# One probe of the lane's index per hold: it has the order of sends only within each.
+# One probe of the index of lanes per hold, because only within a hold is it in the order of sends.
 _FRONT = " UNION ALL ".join(
     f"(SELECT id, seq, hold, start_after, created_at FROM jobqueue_job WHERE queue_id = k.queue "
     f"AND singleton_key = k.key AND {IN_LANE} AND hold {hold} ORDER BY seq LIMIT %(number)s)"
@@ -132,7 +132,7 @@ FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, key), LATERAL (
 ) n
 """
 
-# Leaps from fingerprint to fingerprint along their index, then looks at the latest jobs of each.
+# Skips from fingerprint to fingerprint in their index, then reads the latest jobs of each.
 FAILURE_GROUPS = f"""
 WITH RECURSIVE f(fingerprint, place) AS (
     (SELECT fingerprint, 1 FROM jobqueue_job WHERE NOT fingerprint = '' ORDER BY fingerprint LIMIT 1)
@@ -154,7 +154,7 @@ FROM f CROSS JOIN LATERAL (
 
 # ------------------------------------------------------------------------------------------------------------- health
 
-# The first waiting jobs of each queue, in the order of the index that a fetch reads, and the first delayed ones.
+# The first fetchable jobs of each queue, in the order of the index that a fetch reads, and the first delayed jobs.
 WAITING_HANDLERS = f"""
 SELECT q.name, w.name, count(*) FROM jobqueue_queue q CROSS JOIN LATERAL (
     (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}
@@ -164,7 +164,7 @@ SELECT q.name, w.name, count(*) FROM jobqueue_queue q CROSS JOIN LATERAL (
 ) w GROUP BY 1, 2 ORDER BY 1, 2
 """
 
-# The job that a fetch would take next.
+# The job that the next fetch would claim.
 NEXT_TO_FETCH = f"""
 SELECT q.name, q.paused_at IS NOT NULL, extract(epoch FROM {NOW} - w.created_at)::float8
 FROM jobqueue_queue q CROSS JOIN LATERAL (
@@ -172,7 +172,7 @@ FROM jobqueue_queue q CROSS JOIN LATERAL (
     ORDER BY priority DESC, position LIMIT 1) w ORDER BY 1
 """
 
-# How many keys are blocked, and for how long.
+# The number of blocked keys of each queue, and the seconds since the first was blocked.
 BLOCKED_KEYS = f"""
 SELECT q.name, count(*), extract(epoch FROM {NOW} - min(b.finalized_at))::float8
 FROM jobqueue_queue q CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
-"""Lanes: which job of a key goes first, which jobs are held, and which are released."""
+"""Lanes: which job of a key is first, which jobs are on hold, and which are released."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SELECT pg_advisory_xact_lock(h) FROM (
 """
 
 
-# Which job goes first in a lane of an ordered queue? With 'pass' a job that is not due does not count; with 'block' it
-# does. One probe per kind of hold, never one OR: that would read the lane. ``ORDER BY hold, seq`` is the index's order.
-# And each probe is a subquery of its own: an EXISTS would become a join that reads all blocking rows of the queue.
+# Which job is first in a lane of an ordered queue: with 'pass' a job that is not due does not count, with 'block' it
+# does. One probe per kind of hold, because one OR would read the whole lane. ``ORDER BY hold, seq`` is the order of the
+# index. Each probe is a separate subquery: an EXISTS would become a join that reads all blocking rows of the queue.
 def lowest(hold: str, columns: str = "seq") -> str:
     return (
         f"SELECT {columns} FROM {LEAF} WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = k.key"
@@ -31,8 +31,8 @@ def lowest(hold: str, columns: str = "seq") -> str:
     )
 
 
-# The first of a lane in the order of that index: one that is held for the lane, else one that is not due, else one that
-# can go. So a statement that has seen one that can go need not look for the others.
+# The first job of a lane in the order of that index: a job held for the lane, else a job that is not due, else a
+# fetchable job. So a statement that has read a fetchable job need not look for the others.
 PLACE = "ctid AS tid, seq, priority"
 FIRST = (
     f"SELECT {PLACE}, hold FROM {LEAF} WHERE queue_id = %(queue)s AND {IN_LANE} AND singleton_key = k.key"
@@ -41,9 +41,9 @@ FIRST = (
 
 _BLOCKS = f"(SELECT delayed_head = '{DelayedHead.BLOCK}' FROM jobqueue_queue WHERE name = %(queue)s)"
 IS_BLOCKED = f"(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND {IS_BLOCKING} AND singleton_key = k.key LIMIT 1)"
-# The first that is not due, where that one counts.
+# The first job that is not due, if such jobs count.
 FIRST_NOT_DUE = f"""(SELECT CASE WHEN {_BLOCKS} THEN ({lowest(f"= '{Hold.UNTIL}'")}) END)"""
-# Due, but its hold is not yet lifted: it counts, and it goes before any later job of its key.
+# A due job whose hold is not lifted yet: it counts, and it goes before any later job of its key.
 OVERDUE = f"""(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = '{ORDERED}' AND hold = '{Hold.UNTIL}'
         AND singleton_key = k.key AND start_after <= {NOW} AND state = '{JobState.CREATED}' AND seq < k.seq
         ORDER BY start_after LIMIT 1)"""
@@ -51,8 +51,8 @@ OVERDUE = f"""(SELECT true FROM {LEAF} WHERE queue_id = %(queue)s AND policy = '
 ANY_DUE = f"""(SELECT start_after <= {NOW} FROM {LEAF} WHERE queue_id = %(queue)s AND hold = '{Hold.UNTIL}'
         ORDER BY start_after LIMIT 1)"""  # asked once, so that the question above is mostly not asked for each key
 
-# Which job blocks, which is first and which is due is asked in one statement. Between two statements a hold may be
-# lifted, and neither would see the job: held for the first, and no longer overdue for the second.
+# One statement finds the job that blocks, the first job and the due job. Between two statements a hold may be lifted,
+# and neither would see the job: it would be on hold for the first, and no longer overdue for the second.
 LOOK_AT_LANES = f"""
 SELECT k.key, k.blocked, k.seq, (CASE WHEN NOT k.blocked AND {ANY_DUE} THEN {OVERDUE} END) IS NOT NULL
 FROM (SELECT k.key, {IS_BLOCKED} IS NOT NULL AS blocked,
@@ -72,8 +72,8 @@ HOLD_CANDIDATES = f"""
 UPDATE {LEAF} SET hold = '{Hold.LANE}' WHERE ctid = ANY(%(tids)s::tid[])
 """
 
-# A blocked lane is held as a whole, so that a thousand jobs behind one failure cost one look and not a thousand.
-# Rows that another fetch looks at are left to it: waiting for them could deadlock.
+# All jobs of a blocked lane are put on hold at once, so that a thousand jobs behind one failure are read once and not a
+# thousand times. Rows that another fetch has locked are skipped: waiting for them could deadlock.
 HOLD_LANES = f"""
 WITH waiting AS MATERIALIZED (
     SELECT ctid AS tid FROM {LEAF}
@@ -82,8 +82,8 @@ WITH waiting AS MATERIALIZED (
 UPDATE {LEAF} j SET hold = '{Hold.LANE}' FROM waiting WHERE j.ctid = waiting.tid
 """
 
-# The next job of each lane is the one that was seen first, if it can go. If not, it is the lower of that one and the
-# first that can go, unless a job that is not due goes before both.
+# The next job of each lane is the first job by the index if it is fetchable. Otherwise it is the earlier of that job
+# and the first fetchable one, unless a job that is not due goes before both.
 FIRST_OF_EACH = f"SELECT k.key, first.* FROM unnest(%(keys)s::text[]) k(key) CROSS JOIN LATERAL ({FIRST}) first"
 _OTHER_GOES = f"(k.hold = '{Hold.UNTIL}' OR free.seq < k.seq)"
 
@@ -98,10 +98,10 @@ HEAD_OF_HELD = f"""
     WHERE k.hold IS NOT NULL AND {_lower("seq")} < COALESCE({FIRST_NOT_DUE}, 9223372036854775807)
 """
 
-# Lifts the hold of the job that goes next in each of these lanes, if there is one. Needs the locks of the keys, taken
-# by an earlier statement: looking and locking in one statement would look with the old snapshot. Returns the lanes in
-# which a job waits, and whether its row was left because another transaction has locked it. The row is found again by
-# its id, because a version that this statement's snapshot does not show may have been locked.
+# Lifts the hold of the next job of each of these lanes, if there is one. The keys must have been locked by an earlier
+# statement: a statement that both locks and reads would read with a snapshot from before the lock. Returns the lanes in
+# which a job waits, and whether its row was skipped because another transaction has locked it. The row is found again
+# by its id, because the locked version may be newer than this statement's snapshot.
 RELEASE_LANES = f"""
 WITH seen AS MATERIALIZED ({FIRST_OF_EACH}),
 head AS MATERIALIZED ({HEAD_OF_HELD} AND {_OTHER_GOES} IS NOT TRUE AND {IS_BLOCKED} IS NULL),
@@ -128,7 +128,7 @@ released AS (UPDATE {LEAF} j SET hold = NULL FROM got WHERE j.id = got.id)
 SELECT key, NOT key IN (SELECT key FROM got) FROM head
 """
 
-# Lanes that could not be released by the transaction that ended a job of theirs.
+# Stores lanes that could not be released by the transaction that ended one of their jobs.
 REMEMBER_LANES = """
 INSERT INTO jobqueue_pendingrelease (queue, policy, singleton_key)
 SELECT * FROM unnest(%(queues)s::text[], %(policies)s::text[], %(keys)s::text[]) RETURNING id

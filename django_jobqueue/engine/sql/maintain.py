@@ -1,4 +1,4 @@
-"""What the housekeeping process looks for: what is old, and lanes that are stranded."""
+"""Statements of the housekeeping process: deleting old rows, and finding stranded lanes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from ...states import FINAL, Hold
 from .lanes import FIRST_NOT_DUE, IS_BLOCKED, IS_PENDING, lowest
 from .parts import IN_LANE, IS_BLOCKING, IS_FETCHABLE, IS_LANE, IS_RUNNING, IS_UNTIL, LEAF, NOW, listed
 
-# What comes once a minute must cost what there is to do, not what there is: each of these walks an index from the place
-# where something can be due. The queues that have such rows are found by leaping from name to name, because a queue
-# may be gone while a job of it, sent by a slow transaction, is there.
+# The cost of a statement that runs every minute must depend on the rows to change, not on all rows: each of these reads
+# an index from the place where rows can be due. The queues with such rows are found by skipping from name to name in an
+# index, because a queue may be deleted while a slow transaction sends a job to it.
 QUEUES_WITH = """
 WITH RECURSIVE q(name) AS (
     (SELECT queue_id FROM jobqueue_job WHERE {which} ORDER BY queue_id LIMIT 1)
@@ -18,9 +18,10 @@ WITH RECURSIVE q(name) AS (
 SELECT name FROM q WHERE name IS NOT NULL
 """
 
-# What ended and has been kept long enough. Such a row blocks no lane and none waits for it, so no key is locked.
-# ``delete_at`` of a dead job of an ordered queue is empty; that it blocks is asked all the same. Each batch begins
-# where the one before it ended, because the deleted rows stay in the index as long as some old transaction lives.
+# Deletes ended jobs that were kept long enough. These rows block no lane and no job waits for them, so no key is
+# locked. ``delete_at`` is empty for jobs that failed for good on an ordered queue; it is checked nevertheless that they
+# do not block. Each batch begins where the one before it ended, because deleted rows stay in the index while an old
+# transaction is open.
 DELETE_OLD = f"""
 WITH old AS MATERIALIZED (
     SELECT ctid AS tid FROM {LEAF}
@@ -31,8 +32,8 @@ gone AS (DELETE FROM {LEAF} j USING old WHERE j.ctid = old.tid RETURNING j.delet
 SELECT count(*), max(delete_at)::text FROM gone
 """
 
-# What the archive has verified. Found by id and by the time each ended: a job that was given another attempt meanwhile
-# stays. Like the rows above, these block no lane, so no key is locked.
+# Deletes jobs that the archive has verified. They are found by id and by the time each ended: a job that was retried
+# meanwhile stays. Like the rows above, these block no lane, so no key is locked.
 DELETE_ARCHIVED = f"""
 WITH archived AS MATERIALIZED (
     SELECT m.tid FROM unnest(%(ids)s::uuid[], %(ended)s::timestamptz[]) u(id, ended)
@@ -44,12 +45,12 @@ WITH archived AS MATERIALIZED (
 DELETE FROM {LEAF} j USING archived WHERE j.ctid = archived.tid
 """
 
-# No index knows how long each waiting job is kept, and one more would cost every send. So they are looked through, a
-# bounded number at a time, along the index of the fetch, whose front are the oldest of each priority.
+# No index contains the time for which each waiting job is kept, and one more index would slow down every send. So they
+# are read, a bounded number at a time, by the index of the fetch, which begins with the oldest jobs of each priority.
 _KEPT_LONG_ENOUGH = f"GREATEST(created_at, start_after) + retention_seconds * interval '1 second' <= {NOW}"
 _FETCHABLE_FROM = f"""SELECT id, priority, position, {_KEPT_LONG_ENOUGH} AS is_old FROM {LEAF}
         WHERE queue_id = %(queue)s AND {IS_FETCHABLE} AND {{}} ORDER BY priority DESC, position LIMIT %(most)s"""
-# Two ranges and not one OR: that would be read from the beginning of the queue, and filtered.
+# Two ranges and not one OR: with OR all rows from the beginning of the queue would be read and filtered.
 OLD_AMONG_FETCHABLE = f"""
 WITH seen AS MATERIALIZED (
     SELECT * FROM (
@@ -67,8 +68,9 @@ WHERE queue_id = %(queue)s AND {IS_UNTIL} AND start_after <= {NOW} AND {_KEPT_LO
 ORDER BY start_after LIMIT %(most)s
 """
 
-# The law of lanes: a job held for its lane has a job ahead of it; which states count depends on the policy. Lanes are
-# looked at one by one, leaping from key to key, so that it costs the number of lanes and not of the jobs in them.
+# The invariant of lanes: a job on hold for its lane has a job ahead of it; which states count depends on the policy.
+# Lanes are checked one by one, by skipping from key to key in the index, so that the cost depends on the number of
+# lanes and not of jobs.
 _LANES = f"""
 WITH RECURSIVE k(key, place) AS (
     (SELECT singleton_key, 1 FROM {LEAF} WHERE queue_id = %(queue)s AND {{which}} AND singleton_key {{beyond}} %(after)s
@@ -86,8 +88,8 @@ SELECT count(*), max(k.key), COALESCE(array_agg(k.key) FILTER (WHERE CASE
 FROM k LEFT JOIN LATERAL ({lowest(f"= '{Hold.LANE}'")}) held ON true WHERE k.key IS NOT NULL
 """
 
-# Whether a job of the key could be fetched, only the index of the fetch knows, and it does not go by key: beyond that
-# many fetchable jobs nothing is judged, and need not be, because then the queue goes on.
+# Only the index of the fetch shows whether a job of the key is fetchable, and it is not ordered by key. So in queues
+# with more fetchable jobs than this, lanes are not checked. They need not be, because such a queue is not stranded.
 _JUDGED = 50_000
 HAS_LANE_OF_ONE = f"policy = '{{policy}}' AND {IS_LANE}"
 STRANDED_OF_ONE = f"""{_LANES.replace("{which}", HAS_LANE_OF_ONE)},
@@ -101,15 +103,15 @@ SELECT count(*), max(k.key), COALESCE(array_agg(k.key) FILTER (WHERE
 FROM k WHERE k.key IS NOT NULL
 """
 
-# Rows of files that were sent, and have not been seen again for so many days.
+# Deletes the rows of sent files that have not been seen again for this many days.
 FORGET_SENT_ROWS = f"""
 DELETE FROM jobqueue_sentrow WHERE id IN (
     SELECT id FROM jobqueue_sentrow WHERE seen_at < {NOW} - %s * interval '1 day' ORDER BY seen_at LIMIT %s)
 """
 
-# Of all processes one does a pass of maintenance at a time.
+# Only one of all processes does a pass of maintenance at a time.
 LEASE_SECONDS = 60  # renewed before each step; when a process dies in a pass, the others wait that long
-# A time that lies too far ahead was written before the database's clock was put back, and does not count.
+# A time too far in the future was written before the database's clock was put back, and is ignored.
 FREE_PASS = f"""
 SELECT id FROM jobqueue_maintenance CROSS JOIN statement_timestamp() now
 WHERE (lease_until BETWEEN now AND now + interval '{2 * LEASE_SECONDS} seconds') IS NOT TRUE

@@ -1,4 +1,4 @@
-"""What statements on jobs are built from: conditions, and the names of table parts and columns."""
+"""Parts of the statements on jobs: conditions, and the names of table parts and columns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import lru_cache
 from ...policies import ONE_RUNNING, ORDERED
 from ...states import BLOCKING, DEAD, ELIGIBLE, RETRYING, RUNNING, Hold, JobState
 
-LEAF = "JOBS_OF_QUEUE"  # stands for the part of the job table that the queue lies in
-CLAIM_COLUMNS = "CLAIMED_COLUMNS"  # stands for what a claim returns
+LEAF = "JOBS_OF_QUEUE"  # a placeholder for the part of the job table that contains the queue
+CLAIM_COLUMNS = "CLAIMED_COLUMNS"  # a placeholder for the columns that a claim returns
 
-# The columns of a claimed job, and those that a worker needs if no other code sees the job: all cost a third more.
+# The columns of a claimed job, and the fewer that a worker needs if no other code sees the job: all cost a third more.
 CLAIMED = (
     "id", "queue_id", "name", "state", "policy", "attempt", "retry_count", "retry_limit", "priority", "seq",
     "singleton_key", "group_key", "tags", "assignee", "data", "expire_in_seconds", "heartbeat_seconds",
@@ -22,11 +22,11 @@ NEEDED = ("id", "name", "attempt", "singleton_key", "data", "expire_in_seconds",
 
 @lru_cache(maxsize=2048)
 def at(leaf: str, statement: str, claimed: tuple[str, ...] = CLAIMED) -> str:
-    """The statement for one part of the job table, with these columns of what it claims.
+    """The statement for one part of the job table, with these columns of the claimed jobs.
 
-    Rows are found again by ctid, which counts within a part. And no statistics are ever right about the queues and
-    states of a queue's table: where a statement named the whole table and the queue, the planner, once it believed
-    that the queue was empty, read all of it for each batch.
+    It must name the part, because rows are found again by ctid, which is unique only within a part. And statistics
+    about the queues and states of the job table are never up to date: with a statement on the whole table, a planner
+    that expected the queue to be empty read the whole table for each batch.
     """
     columns = ", ".join(f"j.{name}" for name in claimed)
     return statement.replace(LEAF, leaf).replace(CLAIM_COLUMNS, f"-j.priority, j.position, j.ctid, {columns}")
@@ -52,9 +52,9 @@ IS_LEASED = f"state = '{JobState.ACTIVE}' AND lease_until IS NOT NULL"
 
 
 def claiming(*, xmin: str) -> str:
-    """What every claim sets: the job is active, for a worker, in a new attempt with a new deadline.
+    """The columns that every claim sets: the job is active, for a worker, in a new attempt with a new deadline.
 
-    ``xmin`` is the oldest transaction under way when the lane was judged, which the order audit needs.
+    ``xmin`` is the oldest transaction that was running when the lane was judged; the order audit needs it.
     """
     return f"""state = '{JobState.ACTIVE}', hold = NULL, attempt = j.attempt + 1, assignee = %(worker)s,
     incarnation = %(incarnation)s, claim_number = %(number)s, assigned_at = {NOW},

@@ -1,4 +1,4 @@
-"""A queue's own part of the job table."""
+"""The partition of a queue."""
 
 from __future__ import annotations
 

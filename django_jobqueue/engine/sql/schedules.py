@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# By the index of (schedule, slot), one schedule after the other: the ORM has no LATERAL, and would read all runs.
+# Reads the index of (schedule, slot), one schedule after the other. The ORM has no LATERAL, and would read all runs.
 FORGET_RUNS = """
 DELETE FROM jobqueue_schedulerun WHERE id IN (
     SELECT old.id FROM jobqueue_schedule s CROSS JOIN LATERAL (

@@ -1,14 +1,14 @@
-"""How a transaction of our own is set up: isolation, plans, durability, timeouts; and what a session can tell."""
+"""Settings of transactions: isolation, planning, durability and timeouts; and values that a session can read."""
 
 from __future__ import annotations
 
-# Statistics about the queues and states of the job table are never right. So hot statements run with these settings,
-# which leave the planner the index that has the order asked for.
+# Statistics about the queues and states of the job table are never up to date. So frequent statements run with these
+# settings off, and the planner uses the index that has the requested order.
 PLAN = ("enable_sort", "enable_seqscan", "enable_hashjoin", "enable_mergejoin")
-# In transactions of our own; and a statement that has a name is planned once, not for the values of each call.
+# For transactions of django_jobqueue's own. With the generic plan a prepared statement is planned once, not per call.
 OWN_PLAN = {**dict.fromkeys(PLAN, "off"), "plan_cache_mode": "force_generic_plan"}
-# A claim or a result that a crash of the server forgets would run a job again while it runs, so these commits are
-# durable, whatever the project has chosen for its own. PostgreSQL reads the setting at the commit.
+# If a crash of the server lost a claim or a result, a job could run twice. So these commits are durable, whatever the
+# project uses for its own. PostgreSQL reads the setting at the commit.
 DURABLE = (
     "CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END"
 )
@@ -23,16 +23,16 @@ BEGIN = "; ".join(BEGIN_AT_ONCE)
 PLAN_ON = "SELECT " + ", ".join(f"current_setting('{n}'), set_config('{n}', 'off', true)" for n in PLAN)
 PLAN_OFF = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in PLAN)
 
-# For statements that lock no rows first: they wait for rows that another transaction has locked, but not for long.
+# For statements that do not lock rows first: they wait only briefly for rows that another transaction has locked.
 WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '50ms', true)"
 SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
-# Returns the limit that was set before, so that the caller's can be restored.
+# Returns the previous limit, so that the caller's limit can be restored.
 SWAP_LOCK_TIMEOUT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
 SWAP_STATEMENT_TIMEOUT = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
 GET_SETTING = "SELECT current_setting(%s)"
 SET_SETTING = "SELECT set_config(%s, %s, true)"
 
-# The database's clock: the time of this statement, the time now, and how far a moment lies ahead.
+# The database's clock: the time of this statement, the current time, and the seconds until a moment.
 MOMENT = "SELECT statement_timestamp()"
 CLOCK = "SELECT clock_timestamp()"
 CLOCK_SECONDS = "SELECT extract(epoch FROM clock_timestamp())"

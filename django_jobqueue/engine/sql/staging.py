@@ -1,7 +1,7 @@
-"""Jobs that Spark's tasks have staged become jobs, all or none.
+"""Turning the rows that Spark's tasks have staged into jobs, all or none.
 
-The statements are run by the data source of the pipeline, in a process where Django is not loaded; what they say is
-decided here, beside the other statements. ``{names}`` are filled in with quoted values.
+The data source of the pipeline runs these statements, in a process without Django. They are here so that all statements
+are in one place. ``{names}`` are replaced by quoted values.
 """
 
 from __future__ import annotations
@@ -49,53 +49,56 @@ class Commit:
 _STAGED = "jobqueue_stagedjob"
 _OURS = f"FROM {_STAGED} s WHERE s.write = {{write}} AND (s.partition, s.attempt) IN ({{attempts}})"
 _IS_LATER = f"due_at > {NOW}"
-# A fresh id of version 7: the time, the number of the row (12 and 20 bits of it), and 40 random bits. So the primary
-# key is filled at its end.
+# A new UUID of version 7: the time, the number of the row (12 and 20 bits of it), and 40 random bits. So the index of
+# the primary key grows at its end.
 _MOMENT = f"lpad(to_hex((extract(epoch FROM {NOW}) * 1000)::bigint), 12, '0')"
 _FRESH_ID = f"""(q.moment || to_hex({0x7 << 36 | 0x8 << 20} + ((n >> 20) << 24) + (n & {0xFFFFF}))
         || substr({{random}}::text, 27))::uuid"""
 _INHERITED = ", ".join(JOB_OPTIONS)
 
 _ORDER = "s.number, s.real, s.text, s.place, s.partition, s.row"
-# What remains of rows that were sent before is renewed now and then, so that a file that grows for years stays known.
+# The records of rows that were sent before are renewed from time to time, so that a file can grow for years.
 _RENEWED = timedelta(days=10)
 _IS_UNKNOWN = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = p.job::uuid)"
 
-# Rows are ordered, told apart and given their place in a lane by these few columns, so that a million of them can be
-# sorted in memory; what is wide is fetched in the end, by where the row stands in the table.
+# Rows are ordered, identified and given their place in a lane by these few columns, so that a million of them can be
+# sorted in memory; the wide columns are read at the end, by ctid.
 _NARROW = "s.ctid AS at, s.row_id, s.job, s.singleton_key, s.priority, s.start_after, s.delay"
 _NUMBERED = f"row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS}"
 _PLACED = f"WITH placed AS MATERIALIZED (SELECT {_NARROW}, {_NUMBERED})"
 
-# Rows of files are told apart by their identity, and equal ones by which one each is.
+# Rows of files are identified by their identity, and equal rows by their number among them.
 _TOLD_APART = f"""WITH placed AS MATERIALIZED (
     SELECT {_NARROW.replace("s.ctid AS ", "s.")}, s.n,
         CASE WHEN times = 1 THEN row_hash ELSE md5(replace(row_hash::text, '-', '') || ' ' || times)::uuid END
             AS known_by
     FROM (SELECT *, row_number() OVER (PARTITION BY row_hash ORDER BY n) AS times
         FROM (SELECT {_NARROW}, s.identity::uuid AS row_hash, {_NUMBERED}) s) s)"""
-# They are remembered in the order of their ids, so that two calls at once do not wait for each other in a circle.
+# They are stored in the order of their ids, so that two concurrent calls cannot deadlock.
 _REMEMBERED = f"""{_TOLD_APART},
 remembered AS (
     INSERT INTO jobqueue_sentrow AS r (id, seen_at) SELECT known_by, {NOW} FROM placed ORDER BY known_by
     ON CONFLICT (id) DO UPDATE SET seen_at = EXCLUDED.seen_at
         WHERE r.seen_at < {NOW} - interval '{_RENEWED.days} days'
     RETURNING id, r.xmax = 0 AS is_new)"""
-# Mostly all rows are new, and then no row need be looked up. The planner does not know how many rows there are; IS TRUE
-# keeps it from comparing each with each.
+# Usually all rows are new, and then no row needs to be looked up. The planner does not know how many rows there are; IS
+# TRUE prevents it from comparing each row with each other.
 _NEW = """((SELECT count(*) FILTER (WHERE is_new) FROM remembered) = (SELECT count(*) FROM placed)
         OR (p.known_by IN (SELECT id FROM remembered WHERE is_new)) IS TRUE)"""
 
 
 def _store(beginning: str, condition: str = "true", *, refuse: bool = False) -> str:
-    """As send_many does it: numbered in the order asked for, and of the due rows of a lane only the one that goes first
-    is born without a hold, which is safe because all commit together. Rows that exist already, by the id they were
-    given, do not count, so they are left out before it is decided which one is first.
+    """The statement that stores the jobs, as send_many does.
 
-    With ``refuse`` rows for which the queue's policy has no place are answered: the number of jobs first, then each of
-    those rows and, if this write is the first that remembers it, what it is known by. Without, they are an error.
+    Jobs are numbered in the requested order. Of the due rows of a lane only the first is stored without a hold, which
+    is safe because all are committed together. Rows whose given id exists already are left out before the first is
+    determined.
+
+    With ``refuse`` the statement returns the rows that the queue's policy refuses: first the number of jobs, then each
+    of those rows and, if this write is the first that stores it, the id by which it is known. Without it they raise an
+    error.
     """
-    # Of rows of files no two have the same id, and what they are known by is as good as random.
+    # No two rows of files have the same id, and the id by which they are known is as good as random.
     of_files = beginning != _PLACED
     random = "known_by" if of_files else "gen_random_uuid()"
     nth_of_id = "1" if of_files else "row_number() OVER (PARTITION BY p.job ORDER BY n)"
@@ -140,7 +143,7 @@ def _lane(policy: str) -> str:
     return f"CASE WHEN {first} > 1 THEN '{Hold.LANE}' END"
 
 
-# In which states a job keeps others of its key from being sent; see the unique indexes of the table.
+# The states in which a job prevents sends of other jobs of its key; see the unique indexes of the table.
 _OCCUPYING = {
     QueuePolicy.STANDARD: OCCUPIED,
     QueuePolicy.EXCLUSIVE: OCCUPIED,
@@ -159,7 +162,7 @@ def _place(policy: QueuePolicy) -> str:
 
 
 def _count(condition: str) -> str:
-    """What a store would answer: how many jobs, then the rows without a place; then the first rows of the others."""
+    """The answer of a dry run: the number of jobs, the rows that would be refused, then the first of the others."""
     return f"""{_TOLD_APART},
 fresh AS (
     SELECT p.*, row_number() OVER (PARTITION BY COALESCE(p.singleton_key, '') ORDER BY n) AS nth_of_key

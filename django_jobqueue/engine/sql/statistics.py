@@ -1,4 +1,4 @@
-"""What happened in each minute: counted from the jobs, kept, and summed up for charts."""
+"""The statistics of each minute: counted from the jobs, stored, and summed up for charts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ...statistics import BOUNDS
 from .parts import IS_BLOCKED_KEY, NOW, listed
 
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%s)"
-# Each reads only the ranges of the table that were written since, by the index of ranges; see explanation/maintenance.
+# Each reads only the ranges of the table that were written since, by the BRIN index; see explanation/maintenance.
 _BUCKET = f"width_bucket((extract(epoch FROM {{}}) * 1000)::float8, ARRAY{[2**n for n in range(31)]}::float8[])"
 _MINUTE = "date_trunc('minute', {}, 'UTC')"
 _WITHIN = "{0} >= %(since)s AND {0} < %(until)s"
@@ -37,7 +37,8 @@ SELECT queue_id, {_MINUTE.format("finalized_at")}, state = '{JobState.COMPLETED}
     {_BUCKET.format("finalized_at - assigned_at")}, count(*) FROM jobqueue_job
 WHERE {_WITHIN.format("finalized_at")} AND (state = '{JobState.COMPLETED}' OR {_HAS_FAILED}) GROUP BY 1, 2, 3, 4
 """
-# A failed attempt is in its job's history; the one with which the job failed for good is not followed by a retry.
+# Failed attempts are in the history of their job; the attempt with which a job failed for good is not followed by a
+# retry.
 RETRIED = f"""
 SELECT queue_id, {_MINUTE.format("ended")}, count(*) FROM (
     SELECT j.queue_id, (a->>'ended')::timestamptz AS ended
@@ -48,7 +49,7 @@ WHERE {_WITHIN.format("ended")} GROUP BY 1, 2
 """
 BLOCKED = f"SELECT queue_id, count(*) FROM jobqueue_job WHERE {IS_BLOCKED_KEY} GROUP BY queue_id"
 
-# Ranges that are not summarized are read as a whole.
+# Ranges without a summary are read completely.
 RANGES = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'jobqueue_job_ranges'::regclass"
 WAIT_BRIEFLY = "SET LOCAL lock_timeout = '100ms'"
 SUMMARIZE = "SELECT brin_summarize_new_values(%s::regclass)"
@@ -66,7 +67,8 @@ _HISTOGRAMS = ", ".join(
     f"ARRAY[{', '.join(f'sum(COALESCE({name}[{place}], 0))' for place in range(1, len(BOUNDS) + 2))}]"
     for name in ("waited", "ran")
 )
-# By the unique index of queue and minute, one queue after the other. The depth of a step is the highest of its minutes.
+# Reads the unique index of queue and minute, one queue after the other. The depth of a step is that of its highest
+# minute.
 STEPS = f"""
 SELECT step, {_SUMS.replace("(", "(m.")}, max(m.waiting), max(m.blocked)
 FROM (

@@ -1,4 +1,4 @@
-"""Every other change of state."""
+"""All changes of state except the claim and the completion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...states import DEAD, ELIGIBLE, FINAL, RETRYING, Hold, JobState
 from .parts import IS_BLOCKED_KEY, NOW, listed
 from .session import DURABLE
 
-# What is said of each change, and its type: one array for each.
+# The columns of a change and their types: one array for each.
 CHANGE = {
     "id": "uuid", "queue": "text", "state": "text", "delay": "float8", "charge": "int", "more_retries": "int",
     "behind": "bool", "crashes": "int", "error": "text", "reason": "text", "note": "text", "data": "text",
@@ -16,9 +16,9 @@ CHANGE = {
 }  # fmt: skip
 _CHANGES = ", ".join(f"%({name})s::{type}[]" for name, type in CHANGE.items())
 
-# Every other change of state, for rows that are locked already; what a change leaves alone is null. An attempt that
-# did not succeed is appended to the job's history, of which the last fifty are kept. New positions are drawn before the
-# join, in the order of the changes, because the join may visit the rows in any.
+# All changes of state except the claim and the completion, for rows that are locked already; values that do not change
+# are null. An attempt that did not succeed is appended to the job's history, of which the last fifty are kept. New
+# positions are drawn before the join, in the order of the changes, because the join may visit the rows in any order.
 MOVE = f"""
 WITH u AS MATERIALIZED (
     SELECT *, CASE WHEN behind THEN {NEXT_SEQ} END AS position
@@ -57,8 +57,8 @@ FROM u WHERE j.id = u.id AND j.queue_id = u.queue
 RETURNING j.id, j.start_after, {DURABLE}
 """
 
-# A copy for the dead-letter queue, if it still exists: with the job's own retry and retention, under its key only
-# where that queue is ordered.
+# A copy of a job for the dead-letter queue, if that queue exists: with the job's own retry and retention options, and
+# with its key only if that queue is ordered.
 DEAD_LETTER = f"""
 INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, group_key, tags, data, retry_limit, retry_delay,
     retry_backoff, retry_delay_max, expire_in_seconds, heartbeat_seconds, retention_seconds, delete_after_seconds,
@@ -76,14 +76,14 @@ ON CONFLICT DO NOTHING
 RETURNING queue_id, source_id
 """
 
-# The job of the same stately key that already waits for its retry.
+# The job of the same key on a stately queue that already waits for its retry.
 RETRYING_BESIDE = f"""
 SELECT j.id, o.id FROM unnest(%(ids)s::uuid[]) u(id) JOIN jobqueue_job j ON j.id = u.id
 JOIN jobqueue_job o ON o.queue_id = j.queue_id AND o.policy = '{QueuePolicy.STATELY}' AND o.id <> j.id
     AND o.singleton_key = j.singleton_key AND o.state IN {listed(RETRYING)}
 """
 
-# Since when it could have been started counts for statistics and for the order audit.
+# Also updates the time since when the job could have started, for statistics and the order audit.
 RESCHEDULE = f"""
 UPDATE jobqueue_job SET start_after = %(moment)s,
     first_start_after = CASE WHEN state = '{JobState.CREATED}' THEN %(moment)s ELSE first_start_after END,
@@ -91,7 +91,7 @@ UPDATE jobqueue_job SET start_after = %(moment)s,
 WHERE id = %(id)s AND queue_id = %(queue)s
 """
 
-# Counted by lane, because jobs that waited in these lanes may go now.
+# Counts the deleted jobs by lane, because waiting jobs of these lanes may be fetchable now.
 PURGE = f"""
 WITH gone AS (DELETE FROM jobqueue_job WHERE queue_id = %(queue)s AND (%(state)s::text IS NULL OR state = %(state)s)
     RETURNING policy, singleton_key, {IS_BLOCKED_KEY} AS blocked)

@@ -1,4 +1,4 @@
-"""What a worker process writes about itself and about the jobs it holds."""
+"""Statements with which a worker process writes about itself and about the jobs it holds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ...expressions import WORKER_LOCK
 from ...states import JobState
 from .parts import IS_RUNNING, NOW
 
-# Held for as long as a session lives: by these locks others see that a process is there.
+# Locks that are held until the session ends: they show other processes that this process lives.
 TAKE_SESSION_LOCKS = f"SELECT w::uuid, pg_try_advisory_lock({WORKER_LOCK.format('w')}) FROM unnest(%s::text[]) w"
 DROP_SESSION_LOCK = f"SELECT pg_advisory_unlock({WORKER_LOCK.format('%s')})"
 
-# One statement for all processes of a worker; the row of one that was given up stays as it is.
+# One statement for all processes of a worker; the row of a process that was declared lost is not changed.
 BEAT = """
 UPDATE jobqueue_worker w SET heartbeat_at = statement_timestamp(), stats = u.stats::jsonb
 FROM unnest(%s::uuid[], %s::text[]) u(id, stats) WHERE w.id = u.id AND w.stopped_at IS NULL
@@ -47,7 +47,7 @@ UPDATE jobqueue_job j SET progress = COALESCE(mine.progress, j.progress),
 FROM mine WHERE j.queue_id = mine.queue AND j.id = mine.id
 """
 
-# The first eight digits of a WAL file's name are the timeline, which changes when a standby is promoted.
+# The first eight digits of the name of a WAL file are the timeline, which changes when a standby is promoted.
 TIMELINE = f"""
 SELECT timeline = here, extract(epoch FROM {NOW} - timeline_at), here
 FROM jobqueue_maintenance, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) here
