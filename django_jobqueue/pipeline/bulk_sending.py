@@ -35,7 +35,7 @@ from .datasource import data_expression, refused_write, shown_write
 from .failures import explained
 from .parquet_rows import files_in, rows_of_parquet
 from .progress import Progress, Tell, tell_nobody, watched
-from .row_files import Plan, Source, SourceFile, header_of
+from .row_files import COLUMNS, Plan, Source, SourceFile, columns_of, header_of
 from .session import given_or_started, view_of
 from .set_aside import AsideFile
 from .writing import store
@@ -252,7 +252,8 @@ class _Call:
 
     def run(self, spark: SparkSession) -> BulkSent:
         view = view_of(spark)
-        with watched(view, "reading", self.tell), _kept(self._judged(view)) as judged:
+        with watched(view, "reading", self.tell), _kept(self._judged(view)) as kept:
+            judged = _with_all_columns(kept)
             counts = judged.agg(
                 F.count(F.lit(1)), F.count("why"), F.bit_or("seen"), F.count("order_text"), F.count("order_real"),
                 F.count("order_number"),
@@ -282,6 +283,7 @@ class _Call:
         files = [file for file, _ in self.found]
         if self.kind == "parquet":
             table = rows_of_parquet(spark, files, [base for _, base in self.found], self.plan)
+            table = table.select(*columns_of(self.plan))
         else:
             name = f"jobqueue_rows_{uuid4().hex[:8]}"
             body = {"kind": self.kind, "files": files, "plan": self.plan, "name": classmethod(lambda cls: name)}
@@ -378,6 +380,12 @@ def _kept(table: DataFrame) -> Iterator[DataFrame]:
         yield kept
     finally:
         kept.unpersist()
+
+
+def _with_all_columns(kept: DataFrame) -> DataFrame:
+    """Columns without a value are added to what is kept: there each of them would take time and space."""
+    missing = {name: F.lit(None).cast(type) for name, type in COLUMNS.items() if name not in kept.columns}
+    return kept.withColumns(missing) if missing else kept
 
 
 def _place() -> Column:

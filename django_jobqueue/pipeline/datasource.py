@@ -313,7 +313,9 @@ class JobWriter(DataSourceArrowWriter):
         if keyless and policy == self.statements["ordered"]:
             raise ValueError(f"FIFO queues require a singleton_key; {keyless} rows for {self.queue!r} have none.")
         has_place = policy == self.statements["ordered"] or (policy == self.statements["standard"] and keyless == found)
+        orders = [column for column in (*ORDERS.values(), "place") if column in self.columns.values()]
         values |= {
+            "n": self.statements["numbers"][orders[0] if orders else "row"],
             "lane": self.statements["lanes"][policy].format(**values),
             "place": self.statements["places"][policy].format(**values),
         }

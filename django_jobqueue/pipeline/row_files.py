@@ -19,7 +19,7 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -57,6 +57,17 @@ COLUMNS = {
     "order_real": "double",
     "order_text": "string",
     "data": "string",
+}
+
+_OF_OPTIONS = {
+    "id": ("id",),
+    "key": ("singleton_key",),
+    "group_key": ("group_key",),
+    "priority": ("priority",),
+    "tags": ("tags",),
+    "delay": ("delay",),
+    "start_after": ("start_after",),
+    "order_by": ("order_number", "order_real", "order_text"),
 }
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
@@ -116,6 +127,12 @@ class Plan:
         object.__setattr__(self, "named", tuple(dict.fromkeys([*self.columns.values(), *self.data])))
 
 
+def columns_of(plan: Plan) -> dict[str, str]:
+    """The columns that rows can fill: options that are not mapped have none, because each costs time in every row."""
+    empty = {name for option, names in _OF_OPTIONS.items() if option not in plan.columns for name in names}
+    return {name: type for name, type in COLUMNS.items() if name not in empty}
+
+
 class Source(DataSource):
     """Rows as a DataFrame; a subclass is bound to its files."""
 
@@ -124,7 +141,7 @@ class Source(DataSource):
     plan: Plan
 
     def schema(self) -> str:
-        return ", ".join(f"`{name}` {type}" for name, type in COLUMNS.items())
+        return ", ".join(f"`{name}` {type}" for name, type in columns_of(self.plan).items())
 
     def reader(self, schema: Any) -> Reader:
         return Reader(self)
@@ -146,23 +163,23 @@ class Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, OneFile):
             read = rows_of_csv if self.kind == "csv" else rows_of_json
-            yield from _batches(read(partition.file, self.plan))
+            yield from _batches(read(partition.file, self.plan), self.plan)
 
 
-def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+def _batches(rows: Iterable[tuple[Any, ...]], plan: Plan) -> Iterator[Any]:
     import pyarrow
 
     moment = pyarrow.timestamp("us", tz="UTC")
     types = {"int": pyarrow.int32(), "bigint": pyarrow.int64(), "double": pyarrow.float64(), "string": pyarrow.string(),
              "timestamp": moment, "array<string>": pyarrow.list_(pyarrow.string())}  # fmt: skip
-    schema = pyarrow.schema([(name, types[type]) for name, type in COLUMNS.items()])
+    schema = pyarrow.schema([(name, types[type]) for name, type in columns_of(plan).items()])
+    places = [place for place, name in enumerate(COLUMNS) if name in schema.names]
     some: list[tuple[Any, ...]] = []
     size = 0
 
     def batch() -> Any:
-        arrays = [
-            pyarrow.array(column, kind.type) for column, kind in zip(zip(*some, strict=True), schema, strict=True)
-        ]
+        columns = list(zip(*some, strict=True))
+        arrays = [pyarrow.array(columns[place], kind.type) for place, kind in zip(places, schema, strict=True)]
         return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
     for row in rows:
@@ -209,22 +226,19 @@ class _Lines:
     """The lines of a file; lines that were taken since the last row belong to the next row."""
 
     def __init__(self, stream: Iterable[str]) -> None:
-        self._stream = iter(stream)
+        self._stream = stream
         self.taken: list[str] = []
         self.number = 0  # of lines taken
         self.size = 0
 
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._stream)
-        self.taken.append(line)
-        self.number += 1
-        self.size += len(line)
-        if self.size > LONGEST_ROW:
-            raise _Unreadable(f"a row begins here that has no end within {LONGEST_ROW:,} characters")
-        return line
+    def __iter__(self) -> Iterator[str]:
+        for line in self._stream:
+            self.taken.append(line)
+            self.number += 1
+            self.size += len(line)
+            if self.size > LONGEST_ROW:
+                raise _Unreadable(f"a row begins here that has no end within {LONGEST_ROW:,} characters")
+            yield line
 
     def row(self) -> tuple[int, list[str]]:
         """The number of the first line of the row, and its lines."""
@@ -309,7 +323,7 @@ def _csv_rows(file: SourceFile, plan: Plan, lines: _Lines) -> Iterator[tuple[Any
 
 def _quotes_flaw(lines: list[str], delimiter: str) -> str | None:
     """The error in the quotes of a row: Python's csv accepts misplaced quotes and may drop them."""
-    if not any('"' in line for line in lines):
+    if '"' not in (lines[0] if len(lines) == 1 else "".join(lines)):
         return None
     try:
         next(csv.reader(lines, delimiter=delimiter, strict=True))
@@ -351,7 +365,7 @@ class _Table:
         # An empty field is no value, because CSV cannot distinguish an empty text from no value.
         given = {option: fields[place] or None for option, place in self._options.items()}
         identity = self._identity.copy()
-        identity.update(_joined(fields))
+        identity.update("\0".join(fields).encode())  # the header gives their number, and no field contains NUL
         return (
             self.file.place,
             number,
@@ -416,11 +430,16 @@ class _Objects:
         self._strict = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_once)
 
     def read(self, text: str) -> Any:
-        """Most objects hold no other and end as many keys as they have: so none of these is there twice."""
+        """The value of a text without white space around it.
+
+        Most objects hold no other and end as many keys as they have: so none of these is there twice.
+        """
         if text.count("{") == 1:
-            found = self._quick.decode(text)
-            if isinstance(found, dict) and len(found) in (text.count(":"), len(_KEY_ENDS.findall(text))):
-                return found
+            found, end = self._quick.raw_decode(text)
+            if end == len(text) and isinstance(found, dict):
+                number = len(found)
+                if number == text.count(":") or number == len(_KEY_ENDS.findall(text)):
+                    return found
         return self._strict.decode(text)
 
 
@@ -492,9 +511,8 @@ def _texts(value: Any) -> Iterator[str]:
 # --------------------------------------------------------------------------------------------------- rows and values
 
 
-def _bits(plan: Plan, names: Iterable[str]) -> int:
-    present = set(names)
-    return sum(1 << place for place, name in enumerate(plan.named) if name in present)
+def _bits(plan: Plan, names: Container[str]) -> int:
+    return sum([1 << place for place, name in enumerate(plan.named) if name in names])
 
 
 def _joined(texts: Sequence[str]) -> bytes:

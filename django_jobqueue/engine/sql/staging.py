@@ -38,6 +38,7 @@ class Commit:
     refuse: str  # rows stay staged, for the sender to set them aside
     forget: str  # and can be sent another time
     stored: str  # how many jobs that made
+    numbers: dict[str, str]  # column that says the order → how {n} is said
     lanes: dict[str, str]  # policy → how {lane} is said
     places: dict[str, str]  # policy → how {place} is said: whether it has one for a row
     tidy: str
@@ -49,35 +50,45 @@ class Commit:
 _STAGED = "jobqueue_stagedjob"
 _OURS = f"FROM {_STAGED} s WHERE s.write = {{write}} AND (s.partition, s.attempt) IN ({{attempts}})"
 _IS_LATER = f"due_at > {NOW}"
-# A new UUID of version 7: the time, the number of the row (12 and 20 bits of it), and 40 random bits. So the index of
+# A new UUID of version 7: the time, the number of the job (12 and 20 bits of it), and 40 random bits. So the index of
 # the primary key grows at its end.
 _MOMENT = f"lpad(to_hex((extract(epoch FROM {NOW}) * 1000)::bigint), 12, '0')"
-_FRESH_ID = f"""(q.moment || to_hex({0x7 << 36 | 0x8 << 20} + ((n >> 20) << 24) + (n & {0xFFFFF}))
-        || substr({{random}}::text, 27))::uuid"""
+_FRESH_ID = f"""(q.moment || to_hex({0x7 << 36 | 0x8 << 20} + ((seq >> 20 & {0xFFF}) << 24) + (seq & {0xFFFFF}))
+        || {{random}})::uuid"""
 _INHERITED = ", ".join(JOB_OPTIONS)
 
-_ORDER = "s.number, s.real, s.text, s.place, s.partition, s.row"
+# The order in which rows become jobs: by the column that says it, and rows that are equal there as they stand in their
+# files or partitions. Without such a column the staged number is the order, so that nothing is sorted for it.
+_NUMBERS = {
+    **{
+        column: f"row_number() OVER (ORDER BY s.{column}, s.place, s.partition, s.row)"
+        for column in ("number", "real", "text")
+    },
+    "place": "s.place",
+    "row": "(s.partition::bigint << 40) + s.row",
+}
 # The records of rows that were sent before are renewed from time to time, so that a file can grow for years.
 _RENEWED = timedelta(days=10)
 _IS_UNKNOWN = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = p.job::uuid)"
 
 # Rows are ordered, identified and given their place in a lane by these few columns, so that a million of them can be
 # sorted in memory; the wide columns are read at the end, by ctid.
-_NARROW = "s.ctid AS at, s.row_id, s.job, s.singleton_key, s.priority, s.start_after, s.delay"
-_NUMBERED = f"row_number() OVER (ORDER BY {_ORDER}) AS n {_OURS}"
-_PLACED = f"WITH placed AS MATERIALIZED (SELECT {_NARROW}, {_NUMBERED})"
+_NARROW = "s.ctid AS at, s.row_id, s.job, s.singleton_key, s.priority, s.start_after, s.delay, {n} AS n"
+_PLACED = f"WITH placed AS MATERIALIZED (SELECT {_NARROW} {_OURS})"
 
 # Rows of files are identified by their identity, and equal rows by their number among them.
 _TOLD_APART = f"""WITH placed AS MATERIALIZED (
-    SELECT {_NARROW.replace("s.ctid AS ", "s.")}, s.n,
+    SELECT s.*,
         CASE WHEN times = 1 THEN row_hash ELSE md5(replace(row_hash::text, '-', '') || ' ' || times)::uuid END
             AS known_by
     FROM (SELECT *, row_number() OVER (PARTITION BY row_hash ORDER BY n) AS times
-        FROM (SELECT {_NARROW}, s.identity::uuid AS row_hash, {_NUMBERED}) s) s)"""
-# They are stored in the order of their ids, so that two concurrent calls cannot deadlock.
+        FROM (SELECT {_NARROW}, s.identity::uuid AS row_hash {_OURS}) s) s
+    ORDER BY row_hash, n)"""
+# All calls store them in the same order, so that two concurrent calls cannot deadlock. The rows are in this order
+# already: newer servers know that, and older ones sort rows that are sorted.
 _REMEMBERED = f"""{_TOLD_APART},
 remembered AS (
-    INSERT INTO jobqueue_sentrow AS r (id, seen_at) SELECT known_by, {NOW} FROM placed ORDER BY known_by
+    INSERT INTO jobqueue_sentrow AS r (id, seen_at) SELECT known_by, {NOW} FROM placed ORDER BY row_hash, n
     ON CONFLICT (id) DO UPDATE SET seen_at = EXCLUDED.seen_at
         WHERE r.seen_at < {NOW} - interval '{_RENEWED.days} days'
     RETURNING id, r.xmax = 0 AS is_new)"""
@@ -98,9 +109,9 @@ def _store(beginning: str, condition: str = "true", *, refuse: bool = False) -> 
     of those rows and, if this write is the first that stores it, the id by which it is known. Without it they raise an
     error.
     """
-    # No two rows of files have the same id, and the id by which they are known is as good as random.
+    # No two rows of files have the same id, and the end of their identity is as good as random.
     of_files = beginning != _PLACED
-    random = "known_by" if of_files else "gen_random_uuid()"
+    random = "substr(s.identity, 23)" if of_files else "substr(gen_random_uuid()::text, 27)"
     nth_of_id = "1" if of_files else "row_number() OVER (PARTITION BY p.job ORDER BY n)"
     rows = f"""{beginning},
 target AS MATERIALIZED (SELECT *, {_MOMENT} AS moment FROM jobqueue_queue WHERE name = {{queue}}),
@@ -112,27 +123,28 @@ held AS (
     SELECT f.*, CASE WHEN {_IS_LATER} THEN '{Hold.UNTIL}' ELSE {{lane}} END AS hold
     FROM fresh f WHERE f.job IS NULL OR f.nth_of_id = 1),
 numbered AS MATERIALIZED (
-    SELECT h.*, COALESCE(given, {_FRESH_ID.format(random=random)}) AS new_id, {NEXT_SEQ} AS seq
-    FROM held h CROSS JOIN target q ORDER BY n)"""
+    SELECT at, row_id, given, due_at, hold, {"known_by, " if refuse else ""}{NEXT_SEQ} AS seq FROM held ORDER BY n)"""
     insert = f"""
 INSERT INTO jobqueue_job (id, seq, position, queue_id, policy, name, priority, singleton_key, group_key, tags, data,
     hold, start_after, first_start_after, {_INHERITED})
-SELECT new_id, seq, seq, q.name, q.policy, COALESCE(s.name, ''), COALESCE(s.priority, 0),
-    COALESCE(s.singleton_key, ''), COALESCE(s.group_key, ''), COALESCE(s.tags, '{{{{}}}}'), {{data}}, h.hold,
+SELECT COALESCE(given, {_FRESH_ID.format(random=random)}), seq, seq, q.name, q.policy,
+    COALESCE(s.name, ''), COALESCE(s.priority, 0), COALESCE(s.singleton_key, ''), COALESCE(s.group_key, ''),
+    COALESCE(s.tags, '{{{{}}}}'), {{data}}, h.hold,
     COALESCE(due_at, {NOW}), due_at, {", ".join(f"q.{name}" for name in JOB_OPTIONS)}
 FROM numbered h JOIN {_STAGED} s ON s.ctid = h.at CROSS JOIN target q
 """
     if not refuse:
         return rows + insert
     return f"""{rows},
-stored AS ({insert} ON CONFLICT DO NOTHING RETURNING id)
+stored AS ({insert} ON CONFLICT DO NOTHING RETURNING seq)
 SELECT count(*), NULL FROM stored UNION ALL
 SELECT row_id, CASE WHEN {_NEW} THEN known_by::text END
-FROM numbered p WHERE (new_id IN (SELECT id FROM stored)) IS FALSE
+FROM numbered p WHERE (seq IN (SELECT seq FROM stored)) IS FALSE
 """
 
 
-_FIRST = "row_number() OVER (PARTITION BY COALESCE(f.singleton_key, ''), {later} ORDER BY {order})"
+# Keys are only told apart here, and compared as bytes that is quick in every database.
+_FIRST = """row_number() OVER (PARTITION BY COALESCE(f.singleton_key, '') COLLATE "C", {later} ORDER BY {order})"""
 
 
 def _lane(policy: str) -> str:
@@ -191,6 +203,7 @@ COMMIT = Commit(
     count_again=_count("true"),
     shown=f"UPDATE {_STAGED} SET write = {{shown}} WHERE row_id IN ({{some}})",
     stored="UPDATE jobqueue_jobwrite SET jobs = {stored} WHERE id = {write}",
+    numbers=_NUMBERS,
     lanes={policy.value: _lane(policy) for policy in QueuePolicy},
     places={policy.value: _place(policy) for policy in QueuePolicy},
     tidy=f"DELETE FROM {_STAGED} WHERE write = {{write}}",
