@@ -19,8 +19,9 @@ NOT_USED = re.compile(r"\*Not:\s([^*]+)\*")
 
 # Each with what to write instead.
 UNCLEAR = {
-    r"somebody|someone|anybody|anyone|everybody|everyone|(?<!\")nobody(?!\")|whoever|whomever|no one": "who it is: another"
-    " transaction, a worker, an operator",
+    r"somebody|someone|anybody|anyone|everybody|everyone|(?<!\")nobody(?!\")|whoever|whomever|no one": (
+        "who it is: another transaction, a worker, an operator"
+    ),
     r"he|him|his|himself|she|her|herself": "the noun",
     r"in hand|in (?:somebody|other|its|their) hands?": "locked, held or claimed",
     r"(?:is|are|was|were|be|been) passed over": "skipped",
