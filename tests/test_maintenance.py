@@ -192,7 +192,11 @@ def broken_steps(monkeypatch: pytest.MonkeyPatch) -> None:
             cursor.execute("SELECT 1 / 0")
         return {}
 
-    works = [maintenance._Work("raises", raises), maintenance._Work("spoils", spoils), STEPS[NAMES.index("cleanup")]]
+    works = [
+        maintenance._StepToRun("raises", raises),
+        maintenance._Work("spoils", spoils),
+        STEPS[NAMES.index("cleanup")],
+    ]
     monkeypatch.setattr(maintenance, "STEPS", tuple(works))
 
 
@@ -225,7 +229,7 @@ def test_a_step_whose_connection_breaks_stops_no_other(queue, monkeypatch):
             cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return {}
 
-    works = (maintenance._Work("breaks", breaks), STEPS[NAMES.index("cleanup")])
+    works = (maintenance._StepToRun("breaks", breaks), STEPS[NAMES.index("cleanup")])
     monkeypatch.setattr(maintenance, "STEPS", works)
     rewrite(JobFactory(queue=queue, state="completed"), delete_at=ago(seconds=1))
 
@@ -358,7 +362,7 @@ def test_a_pass_that_was_taken_over_goes_no_further(queue, monkeypatch, caplog):
         Maintenance.objects.update(holder=other, lease_until=ago(seconds=-60))
         return {}
 
-    monkeypatch.setattr(maintenance, "STEPS", (maintenance._Work("slow", slow), STEPS[0]))
+    monkeypatch.setattr(maintenance, "STEPS", (maintenance._StepToRun("slow", slow), STEPS[0]))
 
     report = maintain()
 
@@ -388,7 +392,7 @@ def fresh_session_each_time() -> Iterator[list[int]]:
 def test_behind_a_pooler_a_pass_needs_no_session_of_its_own(queue, settings, fresh_session_each_time, monkeypatch):
     settings.JOBQUEUE = {"POOLER": True}
     rewrite(JobFactory(queue=queue, state="completed"), delete_at=ago(seconds=1))
-    works = [step for one in STEPS for step in (maintenance._Work("reconnect", _reconnect), one)]
+    works = [step for one in STEPS for step in (maintenance._StepToRun("reconnect", _reconnect), one)]
     monkeypatch.setattr(maintenance, "STEPS", tuple(works))
 
     report = maintain()
@@ -420,7 +424,7 @@ def _session_locks() -> int:
 def test_a_step_stops_when_its_time_is_over_and_the_next_pass_goes_on(queue, monkeypatch):
     for _ in range(5):
         rewrite(JobFactory(queue=queue, state="completed"), delete_at=ago(seconds=1))
-    hurried = maintenance._Work("cleanup", maintenance._clean_up, seconds=0)
+    hurried = maintenance._StepToRun("cleanup", maintenance._clean_up, seconds=0)
     monkeypatch.setattr(maintenance, "STEPS", (hurried,))
 
     report = maintain()
