@@ -194,7 +194,7 @@ def broken_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
     works = [
         maintenance._StepToRun("raises", raises),
-        maintenance._Work("spoils", spoils),
+        maintenance._StepToRun("spoils", spoils),
         STEPS[NAMES.index("cleanup")],
     ]
     monkeypatch.setattr(maintenance, "STEPS", tuple(works))
