@@ -104,6 +104,8 @@ def test_an_unclear_text_would_be_found(text):
 
 # Names that have one of those words for another reason than to name the concept.
 MAY_BE_NAMED: dict[str, str] = {
+    "pipeline/archiving.py: _ArchiveLock": "an advisory lock of PostgreSQL",
+    "pipeline/row_files.py: _Lines": "lines of a text file",
     "expressions.py: HasSessionLock": "session locks of PostgreSQL",
     "partitions.py": "partitions of PostgreSQL's tables",
     "tasks/results.py": "TaskResult is a class of Django's own tasks API",
