@@ -146,7 +146,7 @@ def _item_of(finding: Finding, letters: set[str]) -> AttentionItem:
         return AttentionItem(
             Level.NOTICE.value,
             _("Dead letters wait in %s") % queue,
-            _("Inspect them, then redrive or delete them."),
+            _("Inspect them. To send one again, retry its original job and cancel the copy."),
             url,
         )
     screen = _LINKS.get(finding.code, "maintenance")
