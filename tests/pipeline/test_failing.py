@@ -308,7 +308,7 @@ def test_an_unexpected_error_does_not_end_like_a_finding(spark, lake, old):
     said = jobs("audit", "--lake", lake, "--json")
 
     assert (said.code, said.json["error"]["code"]) == (6, "unexpected")
-    assert said.error == "Unexpected error: KeyError: 'schema_version' --traceback shows where."
+    assert said.error == "Unexpected error: KeyError: 'schema_version'. Run it again with --traceback."
 
 
 def test_the_doctor_starts_no_spark_unless_it_is_asked_for_the_lake(transactional_db):

@@ -57,7 +57,8 @@ class Command(BaseCommand):
         except CommandError:
             raise
         except Exception as error:  # Python would exit with 1, which means FOUND to scripts
-            message = f"Unexpected error: {type(error).__name__}: {_first_line(error)}"
+            what = _first_line(error).rstrip(".")
+            message = f"Unexpected error: {type(error).__name__}: {what}."
             self._fail(options, Code.UNEXPECTED, "unexpected", message, "Run it again with --traceback.", error)
         self.stdout.write(as_json(answer.document) if options["json"] else answer.text)
         if answer.code:
