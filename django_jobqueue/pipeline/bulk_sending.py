@@ -383,7 +383,7 @@ def _kept(table: DataFrame) -> Iterator[DataFrame]:
 
 
 def _with_all_columns(kept: DataFrame) -> DataFrame:
-    """Columns without a value are added to what is kept: there each of them would take time and space."""
+    """Add the columns of options that are not mapped. They are empty, so to keep them would cost time and space."""
     missing = {name: F.lit(None).cast(type) for name, type in COLUMNS.items() if name not in kept.columns}
     return kept.withColumns(missing) if missing else kept
 

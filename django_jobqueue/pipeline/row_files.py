@@ -128,7 +128,7 @@ class Plan:
 
 
 def columns_of(plan: Plan) -> dict[str, str]:
-    """The columns that rows can fill: options that are not mapped have none, because each costs time in every row."""
+    """The columns that rows can fill. Options that are not mapped have no column, because each column costs time."""
     empty = {name for option, names in _OF_OPTIONS.items() if option not in plan.columns for name in names}
     return {name: type for name, type in COLUMNS.items() if name not in empty}
 
@@ -432,7 +432,8 @@ class _Objects:
     def read(self, text: str) -> Any:
         """The value of a text without white space around it.
 
-        Most objects hold no other and end as many keys as they have: so none of these is there twice.
+        Most lines are one object without others inside. If it has as many keys as the text has colons, or ends of
+        keys, no key is repeated, and the slower check is not needed.
         """
         if text.count("{") == 1:
             found, end = self._quick.raw_decode(text)
