@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass
 from uuid import UUID
 
-from .exceptions import InvalidOption
+from .exceptions import ClaimLost, InvalidOption
 
 _TEXT = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{1,10})/([0-9a-f]{1,16})")
 
@@ -50,6 +50,11 @@ class Claim:
     def fits(self, attempt: int, number: int | None) -> bool:
         """Whether this claim is still valid for a row with this attempt and number."""
         return self.attempt == attempt and self.number in (None, number)
+
+    def check(self, attempt: int, number: int | None) -> None:
+        """Raise ``ClaimLost`` if it is no longer valid for a row with this attempt and number."""
+        if not self.fits(attempt, number):
+            raise ClaimLost(job_id=self.job_id, attempt=self.attempt, now=attempt)
 
     @staticmethod
     def is_text(value: object) -> bool:

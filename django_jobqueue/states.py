@@ -92,6 +92,7 @@ def leads_to(target: JobState) -> frozenset[JobState]:
     return frozenset(state for state, following in FOLLOWS.items() if target in following)
 
 
+FAILABLE = leads_to(JobState.FAILED)  # attempts of jobs in these states may fail
 STOPPABLE = leads_to(JobState.STOPPED) - DEAD - {JobState.RETRY}  # a worker may stop jobs in these states
 RETRIABLE = leads_to(JobState.RETRY) & FINAL  # an operator may give these jobs another attempt
 SKIPPABLE = leads_to(JobState.STOPPED) - RUNNING  # an operator may end these jobs without another attempt

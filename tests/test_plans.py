@@ -18,7 +18,7 @@ import pytest
 from django.db import connection
 
 from django_jobqueue import maintenance, services
-from django_jobqueue.engine import databases
+from django_jobqueue.engine import transactions
 from django_jobqueue.engine.recovery import release_due
 from django_jobqueue.engine.sql.session import BEGIN
 from django_jobqueue.engine.sql.statistics import RANGES, SUMMARIZE
@@ -132,9 +132,9 @@ def test_a_fetch_reads_along_the_fetchable_jobs(filled):  # R318 R350 F60
 
 @pytest.mark.django_db(transaction=True)
 def test_what_is_planned_for_any_values_reads_along_the_same_indexes(filled):
-    """Statements that are sent by name; see :mod:`django_jobqueue.engine.databases`."""
+    """Statements that are sent by name; see :mod:`django_jobqueue.engine.transactions`."""
     connection.close()
-    for _ in range(databases.AFTER + 1):
+    for _ in range(transactions.AFTER + 1):
         services.send("plain")
         services.send("ordered", singleton_key="a")
         bookmarks = {"plain": services.Bookmark(), "ordered": services.Bookmark()}

@@ -24,7 +24,7 @@ from ..policies import ORDERED
 from ..process_memory import ProcessMemory
 from ..signals import job_sent, key_blocked, key_released
 from ..states import DEAD, ELIGIBLE
-from .databases import execute, rows
+from .databases import rows
 from .sql.send import CHANNEL, NOTIFICATION_QUEUE_USAGE, NOTIFY
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ class _WakeUp:
             return
         self.shared.sent.add(self.queue)
         try:
-            execute(self.using, NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
+            with connections[self.using].cursor() as cursor:
+                cursor.execute(NOTIFY.format(channel=CHANNEL, queue=Literal(self.queue).as_string()))
         except Exception as error:  # the jobs are stored and polling finds them: a lost notification only costs time
             _say_unnotified(self.using, self.queue, error)
 

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from ..claims import Claim
 from ..encoding import decode
-from ..exceptions import ClaimLost, InvalidOption, JobNotFound
+from ..exceptions import InvalidOption, JobNotFound
 from ..identifiers import as_uuid
 from ..models import Job
 from ..states import JobState
 from . import sql
-from .databases import database
+from .databases import database, named
 from .lanes import leaves_of
 
 Place = tuple[int, int]  # a priority, and a position within it
@@ -59,8 +59,9 @@ class Claimer(NamedTuple):
     assignment: dict[str, Any]  # the values that a claim stores about its holder
     bookmark: Bookmark | None
     columns: tuple[str, ...] = sql.parts.CLAIMED
-    leaf: str = ""
     policy: str = ""
+    partition: bool = False
+    leaf: str = ""
 
     def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
         return as_jobs(self.using, self.leaf, self.queue, self.policy, self.assignment["number"], self.columns, claimed)
@@ -79,9 +80,8 @@ def as_jobs(
     known = {"queue_id": queue, "policy": policy, "state": JobState.ACTIVE.value, "leaf": leaf, "held_number": number}
     jobs = []
     for row in claimed:
-        job = Job.from_row(using, names, row[1:])
+        job = Job.from_row(using, names, row[1:], known)
         values = job.__dict__
-        values.update(known)
         values["data"] = decode(values["data"])
         if values["carried"] is not None:
             values["carried"] = decode(values["carried"])
@@ -118,14 +118,26 @@ def leaf_of_job(job: Job, using: str) -> str:
     return job.leaf or leaves_of(using, [job.queue_id])[job.queue_id]
 
 
-def check_claim(job: Target, row: Job) -> bool:
-    """Return whether ``job`` has a claim. Raises ``ClaimLost`` if the locked row has another."""
-    if isinstance(job, Job) and job._state.adding:
-        raise JobNotFound(job.pk)
+@dataclass(frozen=True, slots=True)
+class JobReference:
+    """The one job that a verb is given, by a job, a claim, an id, or the text of a claim or an id."""
+
+    id: UUID
+    claim: Claim | None  # which the verb checks; none for an id
+    queue: str | None
+    using: str
+
+
+def reference(job: Target, queue: str | None, using: str | None) -> JobReference:
+    """What a verb is given, as a value. Raises ``JobNotFound`` for a job that is not stored."""
+    using = database_of(job, using)
+    if isinstance(job, Job):
+        if job._state.adding:
+            raise JobNotFound(job.pk)
+        return JobReference(job.pk, claim_of_job(job), job.queue_id, using)
     claim = claim_of(job)
-    if claim is not None and not claim.fits(row.attempt, row.claim_number):
-        raise ClaimLost(job_id=row.pk, attempt=claim.attempt, now=row.attempt)
-    return claim is not None
+    id = as_uuid(job) if claim is None else claim.job_id
+    return JobReference(id, claim, None if queue is None else named(queue), using)
 
 
 def check_job(job: object) -> Job:

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from django.db import connections
 
-from .databases import Rows, Statement, rows
+from .databases import Rows, rows
 from .drafts import Checked
 from .sql.send import LOCK_FREE_IDS, LOCK_ID
-from .transactions import at_once, joins, row_at_once
+from .transactions import Statement, at_once, joins, row_at_once
 
 MOST_LOCKED = 200  # ids of one batch, because all transactions of the server share the memory for locks
 
@@ -40,8 +40,8 @@ def row_of_insert(using: str, id: UUID, sql: str, params: dict[str, Any]) -> tup
     if not joins(connections[using]):
         # The id is locked even if it is taken, because one message cannot react to its first answer. The lock ends with
         # the message.
-        found = at_once(using, [(LOCK_ID, params), (sql, params)])[1]
-        return found[0] if found else None
+        _, stored = at_once(using, [(LOCK_ID, params), (sql, params)])
+        return stored[0] if stored else None
     if rows(using, *locking([id])):
         return None
     return row_at_once(using, sql, params)

@@ -24,10 +24,9 @@ from ..policies import QueuePolicy
 from ..process_memory import ProcessMemory
 from . import sql
 from .claims import Claimer
-from .databases import claimed_rows
-from .lanes import MOST_KEYS, try_keys
+from .lanes import MOST_KEYS
 from .sql import grouped_reads
-from .transactions import in_transaction, joins
+from .transactions import at, in_transaction, joins, rows_of, text_array
 
 ROUNDS = 3  # how often one read tries other groups if another reader had locked or read some of the first
 SECOND_LOOKS = 3
@@ -175,7 +174,8 @@ class _Reader:
         if not keys:
             return []
         self.asked.update(keys)
-        got, _ = try_keys(self.claimer.using, self.claimer.queue, keys)
+        params = {"queue": self.claimer.queue, "keys": text_array(keys)}
+        got = {key for key, is_ours, _ in self._run(sql.lanes.TRY_KEYS, params) if is_ours}
         self.refused = self.refused or len(got) < len(keys)
         return [key for key in keys if key in got]
 
@@ -230,7 +230,7 @@ class _Reader:
 
     def _run(self, statement: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         claimer = self.claimer
-        return claimed_rows(claimer.using, sql.parts.at(claimer.leaf, statement, claimer.columns), params)
+        return rows_of(claimer.using, at(claimer.leaf, statement, claimer.columns), params)
 
 
 class Rests(ProcessMemory):

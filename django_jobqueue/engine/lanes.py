@@ -23,8 +23,8 @@ from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
 from . import sql
 from .announcements import after_commit, wake
-from .databases import claimed_rows, execute, rows, text_array
-from .transactions import T, in_transaction, is_strict
+from .databases import execute, rows
+from .transactions import T, at, in_transaction, is_strict, rows_of, text_array
 
 MOST_KEYS = 200  # per transaction: more from many workers would exhaust the server's table of locks
 # How long a verb that finishes a job waits for the key of that job. A fetch locks keys for a millisecond or two. Other
@@ -53,23 +53,18 @@ class Locked:
         if not lanes or self.later:
             return
         if pauses is None:
-            params = {"queues": [lane.queue for lane in lanes], "keys": [lane.key for lane in lanes]}
-            execute(using, sql.lanes.WAIT_FOR_KEYS, params)
+            queues, _, keys = map(text_array, zip(*lanes, strict=True))
+            rows_of(using, sql.lanes.WAIT_FOR_KEYS, {"queues": queues, "keys": keys})
             return
-        self.refused = self._try(lanes)
-        for pause in pauses:
+        self.refused = set(lanes)
+        for pause in (0, *pauses):
+            time.sleep(pause)
+            queues, _, keys = map(text_array, zip(*self.refused, strict=True))
+            answers = rows_of(using, sql.lanes.TRY_LANES, {"queues": queues, "keys": keys}, by_name=True)
+            ours = {(queue, key) for queue, key, is_ours in answers if is_ours}
+            self.refused = {lane for lane in self.refused if (lane.queue, lane.key) not in ours}
             if not self.refused:
                 break
-            time.sleep(pause)
-            self.refused = self._try(self.refused)
-
-    def _try(self, lanes: Collection[Lane]) -> set[Lane]:
-        """Try to lock the keys of these lanes; return those that could not be locked."""
-        refused: set[Lane] = set()
-        for (queue, policy), keys in _by_queue(lanes).items():
-            ours, _ = try_keys(self.using, queue, keys)
-            refused.update(Lane(queue, policy, key) for key in keys if key not in ours)
-        return refused
 
     def release(self, lanes: Collection[Lane]) -> None:
         """Release the lanes whose keys are locked; the others are released later."""
@@ -78,12 +73,6 @@ class Locked:
             release_later(self.using, later)
         if now := set(lanes) - later:
             release(self.using, now)
-
-
-def try_keys(using: str, queue: str, keys: Collection[str]) -> tuple[set[str], int]:
-    """Try to lock these keys; return those that were locked, and the oldest transaction still running."""
-    answers = rows(using, sql.lanes.TRY_KEYS, {"queue": queue, "keys": text_array(sorted(keys))})
-    return {key for key, ours, _ in answers if ours}, min((xmin for *_, xmin in answers), default=0)
 
 
 def release(using: str, lanes: Collection[Lane], *, leaves: Mapping[str, str] | None = None) -> None:
@@ -105,7 +94,7 @@ def _release(using: str, lanes: Collection[Lane], leaves: Mapping[str, str] | No
     for (queue, policy), keys in grouped.items():
         statement = sql.lanes.RELEASE_LANES if policy == ORDERED else sql.lanes.RELEASE_RUNNING
         params = {"queue": queue, "policy": policy, "keys": text_array(sorted(keys))}
-        waiting = claimed_rows(using, sql.parts.at(leaves[queue], statement), params, by_name=policy == ORDERED)
+        waiting = rows_of(using, at(leaves[queue], statement), params, by_name=policy == ORDERED)
         left = {Lane(queue, policy, key) for key, is_locked in waiting if is_locked}
         locked |= left
         # In lanes that are not ordered this looks only for held jobs, not for fetchable ones. A lane that is still
@@ -135,7 +124,7 @@ def release_later(using: str, lanes: Collection[Lane]) -> None:
     They are stored in the transaction, so that a crash does not lose them, and so that a lane whose release is pending
     is not taken for a stranded one.
     """
-    queues, policies, keys = (text_array(column) for column in zip(*sorted(lanes), strict=True))
+    queues, policies, keys = map(text_array, zip(*sorted(lanes), strict=True))
     params = {"queues": queues, "policies": policies, "keys": keys}
     pending = [id for (id,) in rows(using, sql.lanes.REMEMBER_LANES, params)]
     after_commit(using, partial(_release_pending, using, pending))

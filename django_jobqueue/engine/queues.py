@@ -9,8 +9,7 @@ from django.db import ProgrammingError
 from ..exceptions import QueueNotFound
 from ..models import Queue
 from ..process_memory import ProcessMemory
-from ..text import check_text
-from .databases import explain_missing_tables
+from .databases import explain_missing_tables, named
 
 
 class KnownQueue(NamedTuple):
@@ -46,15 +45,6 @@ class KnownQueues(ProcessMemory):
 
 
 known_queues = KnownQueues()
-
-
-def named(queue: object) -> str:
-    """The name of a queue, given by its name or as a ``Queue``. Raises ``InvalidOption`` for what cannot be a name."""
-    if type(queue) is str and queue.isascii() and "\0" not in queue:  # the usual case, checked quickly
-        return queue
-    if isinstance(queue, Queue):
-        return queue.name
-    return check_text(queue, option="queue", max_length=1_000_000, required=True)
 
 
 def check_exists(queue: object, using: str) -> Queue:

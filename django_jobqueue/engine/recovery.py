@@ -24,7 +24,7 @@ from .databases import database, execute, rows
 from .lanes import chunks
 from .retry_decision import Fail, Failing, ReturnToQueue, retrying_beside
 from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, queues_with, selected_ids
-from .transactions import in_transaction
+from .transactions import at, in_transaction
 from .transitions import Answers, Become, Change, Decision, move
 
 RELEASED_AT_ONCE = 1_000
@@ -211,7 +211,7 @@ def release_due(*, using: str | None = None) -> dict[str, int]:
         release = partial(
             execute,
             using,
-            sql.parts.at(leaves[queue], sql.fetch.RELEASE_DUE),
+            at(leaves[queue], sql.fetch.RELEASE_DUE),
             {"queue": queue, "most": RELEASED_AT_ONCE},
         )
         released = RELEASED_AT_ONCE
@@ -255,7 +255,7 @@ def _stranded_in(
     statement = sql.maintain.STRANDED_IN_ORDER if policy == ORDERED else sql.maintain.STRANDED_OF_ONE
     while True:
         # With some policies the empty key is a lane too.
-        looking = sql.parts.at(leaf, statement).format(policy=policy, beyond=">=" if after is None else ">")
+        looking = at(leaf, statement).format(policy=policy, beyond=">=" if after is None else ">")
         params = {"queue": queue, "after": after or "", "most": LANES_AT_ONCE}
         ((number, last, keys),) = in_transaction(using, partial(rows, using, looking, params))
         limits.looked(number)

@@ -20,7 +20,7 @@ from . import sql
 from .databases import rows
 from .lanes import chunks, leaves_of
 from .sweeps import AT_ONCE, Bounds, queues_with
-from .transactions import in_transaction
+from .transactions import at, in_transaction
 from .transitions import delete_rows, lock
 
 DELETED_AT_ONCE = 1_000
@@ -39,7 +39,7 @@ def _jobs(using: str) -> JobQuerySet:
 def delete_ended(using: str, name: str | None, limits: Bounds) -> Counter[str]:
     deleted: Counter[str] = Counter()
     for queue, leaf in _places(using, sql.parts.IS_TO_DELETE, name).items():
-        statement, since, number = sql.parts.at(leaf, sql.maintain.DELETE_OLD), "-infinity", DELETED_AT_ONCE
+        statement, since, number = at(leaf, sql.maintain.DELETE_OLD), "-infinity", DELETED_AT_ONCE
         while number == DELETED_AT_ONCE and not limits.are_reached():
             params = {"queue": queue, "since": since, "most": DELETED_AT_ONCE}
             ((number, since),) = in_transaction(using, partial(rows, using, statement, params))
@@ -68,7 +68,7 @@ def delete_overdue(using: str, name: str | None, limits: Bounds) -> Counter[str]
     """Delete jobs that were due long ago and still have their hold: few, because every fetch lifts holds first."""
     deleted: Counter[str] = Counter()
     for queue, leaf in _places(using, sql.parts.IS_UNTIL, name).items():
-        statement = sql.parts.at(leaf, sql.maintain.OLD_AMONG_OVERDUE)
+        statement = at(leaf, sql.maintain.OLD_AMONG_OVERDUE)
         params = {"queue": queue, "most": DELETED_AT_ONCE}
         while not limits.are_reached():
             ids = [id for (id,) in in_transaction(using, partial(rows, using, statement, params))]
@@ -101,7 +101,7 @@ def _looked_through(
     using: str, queue: str, leaf: str, after: list[int], limits: Bounds
 ) -> Iterator[tuple[list[int], list[UUID]]]:
     """Read the fetchable jobs of a queue in order, some at a time; yield the place reached, and the old ones."""
-    statement, number = sql.parts.at(leaf, sql.maintain.OLD_AMONG_FETCHABLE), LOOKED_AT_ONCE
+    statement, number = at(leaf, sql.maintain.OLD_AMONG_FETCHABLE), LOOKED_AT_ONCE
     while number == LOOKED_AT_ONCE:
         priority, position = after
         params = {"queue": queue, "priority": priority, "position": position, "most": LOOKED_AT_ONCE}

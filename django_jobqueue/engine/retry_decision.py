@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ..backoff import retry_delay_seconds
 from ..conf import get_settings
 from ..models import Job, Queue
 from ..policies import ORDERED, OnExhausted, QueuePolicy
-from ..states import DEAD, FailureReason, JobState
+from ..states import FailureReason, JobState
 from . import sql
 from .databases import rows
-from .transitions import Answers, Change, Moved
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The state of a job after a failed attempt, and when its next attempt is due."""
-
-    id: UUID
-    state: JobState
-    retry_count: int
-    will_retry: bool
-    next_retry_at: datetime | None
-    seq: int = field(default=0, compare=False)
-    retry_limit: int | None = field(default=None, compare=False)
-    retry_in_seconds: float | None = field(default=None, compare=False)
+from .transitions import Answers, Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +119,3 @@ def retrying_beside(using: str, jobs: Iterable[Job]) -> dict[UUID, UUID]:
     """Jobs on stately queues that cannot wait for a retry, each with the job of its key that already does."""
     stately = [job.pk for job in jobs if job.policy == QueuePolicy.STATELY]
     return dict(rows(using, sql.transitions.RETRYING_BESIDE, {"ids": stately})) if stately else {}
-
-
-def failures(moved: Moved) -> list[Failure]:
-    """The failures to report of the jobs that were moved."""
-    return [
-        Failure(
-            id=job.pk,
-            state=moved.changes[job.pk].state,
-            retry_count=job.retry_count + moved.changes[job.pk].charge,
-            will_retry=moved.changes[job.pk].state not in DEAD | {JobState.STOPPED},
-            next_retry_at=None if moved.changes[job.pk].died else moved.due[job.pk],
-            seq=job.seq,
-            retry_limit=job.retry_limit,
-            retry_in_seconds=None if moved.changes[job.pk].died else moved.changes[job.pk].delay,
-        )
-        for job in moved.jobs
-        if job.pk in moved.changes
-    ]

@@ -13,18 +13,15 @@ from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from ..conf import get_settings
 from ..exceptions import InvalidTransition
 from ..fingerprints import fingerprint
 from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
-from ..text import clean_text
 from . import announcements, lanes, sql
 from .databases import rows
 from .lanes import Lane, Locked, lanes_of
-from .queues import named
 from .transactions import in_transaction, logger
 
 # The columns that a decision may need; data and history are not read, because they may be large.
@@ -44,7 +41,7 @@ class Change:
     charge: int = 0  # retries that this uses up
     more_retries: int = 0  # by how much this raises the retry limit
     crashes: int | None = None
-    error: str | None = None
+    error: str | None = None  # a text that can be stored, see :func:`django_jobqueue.text.clean_text`
     reason: str | None = None
     note: str | None = None
     data: str | None = None
@@ -132,13 +129,13 @@ def _behind_in_group(using: str, jobs: Iterable[Job], changes: dict[UUID, Change
     finishing them.
     """
     stuck = [job for job in jobs if job.grouped and job.pk in changes and changes[job.pk].state in RETRYING | DEAD]
-    found: dict[UUID, Job] = {}
+    returned: dict[UUID, Job] = {}
     for job in stuck:
         batch = Job.objects.using(using).in_queue(job.queue_id).in_state(JobState.ACTIVE).assigned_to(job.assignee)
         batch = batch.filter(grouped=True, group_key=job.group_key, claim_number=job.claim_number, seq__gt=job.seq)
         behind = batch.exclude(pk__in=changes.keys()).select_for_update(skip_locked=True).only(*_NEEDED)
-        found |= {one.pk: one for one in behind}
-    return list(found.values())
+        returned |= {job.pk: job for job in behind}
+    return list(returned.values())
 
 
 def lock(
@@ -154,12 +151,12 @@ def lock(
     The keys must be locked first; this is possible because a job's queue and key never change. With ``skip_locked`` it
     never waits, and jobs whose key or row another transaction has locked are left out.
     """
-    meant = Job.objects.using(using).filter(pk__in=ids)
+    those = Job.objects.using(using).filter(pk__in=ids)
     if queue is not None:
-        meant = meant.in_queue(named(queue))
-    found = meant.filter(policy__in=sorted(LANED)).order_by().values_list("queue_id", "policy", "singleton_key")
-    locked = Locked(using, {Lane(*row) for row in found}, pauses=() if skip_locked else pauses)
-    jobs = list(meant.order_by("pk").select_for_update(skip_locked=skip_locked).only(*_NEEDED))
+        those = those.filter(queue=queue)
+    laned = those.filter(policy__in=sorted(LANED)).order_by().values_list("queue_id", "policy", "singleton_key")
+    locked = Locked(using, {Lane(*lane) for lane in laned}, pauses=() if skip_locked else pauses)
+    jobs = list(those.order_by("pk").select_for_update(skip_locked=skip_locked).only(*_NEEDED))
     if skip_locked:
         jobs = [job for job in jobs if (job.queue_id, job.policy, job.singleton_key) not in locked.refused]
     return locked, jobs
@@ -176,8 +173,8 @@ def apply(using: str, jobs: list[Job], changes: dict[UUID, Change], locked: Lock
         check_transition(job, changes[job.pk].state)
     due = {id: start_after for id, start_after, _ in rows(using, sql.transitions.MOVE, _arrays(jobs, changes))}
     _copy_dead(using, [job.pk for job in jobs if changes[job.pk].died])
-    freeing = [job for job in jobs if _frees_lane(job, changes[job.pk].state)]
-    locked.release(lanes_of(freeing))
+    if freeing := [job for job in jobs if _frees_lane(job, changes[job.pk].state)]:
+        locked.release(lanes_of(freeing))
     announcements.moved(using, jobs, changes)
     return due
 
@@ -199,20 +196,15 @@ def _arrays(jobs: Iterable[Job], changes: dict[UUID, Change]) -> dict[str, list[
     columns: dict[str, list[Any]] = {name: [] for name in sql.transitions.CHANGE}
     for job in sorted(jobs, key=attrgetter("seq")):  # jobs that fail together wait in the order they were sent
         change = changes[job.pk]
-        error = None if change.error is None else clean_text(change.error, max_chars=_error_chars())
         # A job without order that waits again goes behind the waiting jobs; on an ordered queue it keeps its place.
         behind = change.state in ELIGIBLE and job.policy != ORDERED and change.charge > 0
-        mark = fingerprint(error) if error and change.outcome else None
+        mark = fingerprint(change.error) if change.error and change.outcome else None
         delay = None if change.delay is None else float(change.delay)  # one type for the whole column
         row = (job.pk, job.queue_id, change.state.value, delay, change.charge, change.more_retries, behind,
-               change.crashes, error, change.reason, change.note, change.data, mark, change.outcome)  # fmt: skip
+               change.crashes, change.error, change.reason, change.note, change.data, mark, change.outcome)  # fmt: skip
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
     return columns
-
-
-def _error_chars() -> int:
-    return get_settings().MAX_ERROR_CHARS
 
 
 def _copy_dead(using: str, ids: list[UUID]) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from django.db import models
@@ -341,15 +341,18 @@ class Job(models.Model):
         return bool(self.__dict__.get("grouped"))
 
     @classmethod
-    def from_row(cls, db: str, names: Sequence[str], row: Sequence[Any]) -> Self:
-        """A job from the row of a frequent statement; columns that were not read are deferred.
+    def from_row(
+        cls, db: str, names: Sequence[str], row: Sequence[Any], known: Mapping[str, Any] | None = None
+    ) -> Self:
+        """A job from the row of a frequent statement, and from values that are known without reading them.
 
-        ``Model.__init__`` is not called, because it takes longer than the claim itself.
+        Other columns are deferred. ``Model.__init__`` is not called, because it takes longer than the claim itself.
         """
         job = cls.__new__(cls)
         state = ModelState()
         state.db, state.adding = db, False
         values = job.__dict__
+        values.update(known or ())
         values.update(zip(names, row, strict=True))
         values["_state"] = state
         return job

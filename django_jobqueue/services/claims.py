@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..engine.claims import Target, check_claim, check_job, claim_of_job, database_of, id_of
+from ..engine.claims import JobReference, Target, check_job, claim_of_job, database_of, reference
 from ..engine.lanes import PAUSES
 from ..engine.retry_decision import ReturnToQueue
 from ..engine.transitions import Answers, move
@@ -28,20 +28,19 @@ def set_visibility(
     ``JobNotFound``, ``InvalidTransition`` and ``InvalidOption``.
     """
     lease = check_seconds(seconds, option="seconds", minimum=0, maximum=YEAR)
-    using = database_of(job, using)
-    place = job.queue_id if isinstance(job, Job) else queue
-    move(using, [id_of(job)], Lease(job, lease), queue=place, pauses=PAUSES)
+    target = reference(job, queue, using)
+    move(target.using, [target.id], Lease(target, lease), queue=target.queue, pauses=PAUSES)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A lease of this many seconds for one job; with zero seconds the job returns to its queue."""
 
-    job: Target
+    target: JobReference
     seconds: float
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
-        _check_holder(self.job, jobs)
+        _check_holder(self.target, jobs)
         if not self.seconds:
             return ReturnToQueue("made visible again").answers(using, jobs)
         leased = Job.objects.using(using).filter(pk=jobs[0].pk, queue=jobs[0].queue_id)
@@ -49,16 +48,17 @@ class Lease:
         return {}
 
 
-def _check_holder(job: Target, locked: list[Job]) -> None:
+def _check_holder(target: JobReference, locked: list[Job]) -> None:
     if not locked:
-        raise JobNotFound(id_of(job))
+        raise JobNotFound(target.id)
     (row,) = locked
-    fenced = check_claim(job, row)
-    if fenced and row.state in ELIGIBLE:
+    if target.claim is not None:
+        target.claim.check(row.attempt, row.claim_number)
+    if target.claim is not None and row.state in ELIGIBLE:
         raise ClaimLost(job_id=row.pk, attempt=row.attempt, now=row.attempt)
     if row.state != JobState.ACTIVE:
         raise InvalidTransition(job_id=row.pk, state=row.state, wanted="leased", allowed=[JobState.ACTIVE])
-    if row.policy == ORDERED and not fenced:
+    if row.policy == ORDERED and target.claim is None:
         raise InvalidOption(
             "job",
             "on an ordered queue only its holder may do this",

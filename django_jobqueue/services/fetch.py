@@ -4,40 +4,45 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from django.db import ProgrammingError, connections
-from django.db.models import Q, Value
-from django.db.models.functions import Concat
 from psycopg import errors
 
 from ..claims import draw_number
 from ..engine import sql
+from ..engine.candidates import Candidate, Part, Stretch, tagged_candidates
 from ..engine.claims import Bookmark, Claimer, Place
-from ..engine.databases import Statement, claimed_rows, database, execute, rows, text_array
+from ..engine.databases import Rows, database, execute, named, rows
 from ..engine.grouped_reads import check_policy, fetch_grouped
-from ..engine.lanes import MOST_KEYS, release_pending_of, try_keys
+from ..engine.lanes import MOST_KEYS, release_pending_of
 from ..engine.notifications import fetch_waiting
-from ..engine.queues import KnownQueue, QueueChanged, known_queues, named, no_queue
+from ..engine.queues import KnownQueue, QueueChanged, known_queues, no_queue
 from ..engine.recovery import end_leases
-from ..engine.refused_keys import refusals_of
-from ..engine.transactions import READ_COMMITTED, at_once, in_transaction, make_durable
+from ..engine.refused_keys import Refusals, refusals_of
+from ..engine.transactions import (
+    READ_COMMITTED,
+    Statement,
+    at,
+    at_once,
+    in_transaction,
+    make_durable,
+    rows_of,
+    rows_of_each,
+    text_array,
+)
 from ..exceptions import UnsafeIsolation
-from ..expressions import Tid
 from ..grouping import Grouping
 from ..identifiers import as_uuid
 from ..models import Job
 from ..options import YEAR, check_grouping, check_int, check_seconds
 from ..partitions import leaf_of
 from ..policies import LANED, ORDERED
-from ..querysets import JobQuerySet
 from ..states import JobState
 from ..text import check_tags, check_text
 
@@ -45,17 +50,9 @@ MOST_JOBS = 10_000
 RELEASED_AT_ONCE = 1_000
 HELD_AT_ONCE = 5_000
 ROUNDS = 5  # how often one fetch looks further along the queue if it could not claim the jobs it saw
+FEW_SPARE = 0.25  # candidates beyond those wanted: most fetchable jobs are heads
+MANY_SPARE = 2  # otherwise many may lie in front of a head
 SECOND_LOOKS = 3  # how often it looks again if every key it saw was locked by another transaction
-
-
-class Candidate(NamedTuple):
-    tid: str
-    id: UUID
-    key: str
-    state: str
-    seq: int
-    priority: int
-    position: int
 
 
 def fetch(
@@ -89,7 +86,6 @@ def fetch(
     READ COMMITTED.
     """
     limit = check_int(limit, option="limit", minimum=1, maximum=MOST_JOBS)
-    using, queue = database(using), named(queue)
     tagged = check_tags(tags) if tags else []
     assignment = {
         "worker": check_text(worker, option="worker", max_length=255),
@@ -97,6 +93,7 @@ def fetch(
         "lease": None if lease is None else check_seconds(lease, option="lease", minimum=0.001, maximum=YEAR),
         "number": draw_number(),
     }
+    using, queue = database(using), named(queue)
     columns = sql.parts.CLAIMED if whole else sql.parts.NEEDED
     claimer = Claimer(using, queue, tagged, assignment, bookmark, columns)
     order = None if grouping is None else check_grouping(grouping)
@@ -111,24 +108,36 @@ def _fetch_now(claimer: Claimer, grouping: Grouping | None, limit: int) -> list[
     own = connections[claimer.using].get_autocommit()  # else the statements become part of the caller's transaction
     if known is not None and not claimer.tags and grouping is None and own:
         with suppress(QueueChanged):
-            return _fetch_free(claimer._replace(policy=known.policy, leaf=known.leaf), known, limit)
+            return _fetch_known(claimer._replace(**known._asdict()), limit, own)
     current = _look_at_queue(claimer, own)
     if current is None:
         return []
     if not own:
         make_durable(claimer.using)
-    claimer = claimer._replace(policy=current.policy, leaf=current.leaf)
+    claimer = claimer._replace(**current._asdict())
     if grouping is not None and current.policy != ORDERED:  # an ordered queue returns one job per key in any case
         check_policy(claimer.queue, current.policy)
         return fetch_grouped(claimer, grouping, limit, partial(_release_due, claimer))
-    if current.policy in LANED:
-        return _fetch_lanes(claimer, limit, own)
-    if claimer.tags:
+    if claimer.tags and current.policy not in LANED:
         return in_transaction(claimer.using, partial(_fetch_tagged, claimer, limit))
     known_queues.remember(claimer.using, claimer.queue, current)
     with suppress(QueueChanged):  # the queue was deleted after it was read: the next fetch raises QueueNotFound
-        return _fetch_free(claimer, current, limit)
+        return _fetch_known(claimer, limit, own)
     return []
+
+
+def _fetch_known(claimer: Claimer, limit: int, own: bool) -> list[Job]:
+    """Fetch from a queue of this policy and partition; if it has others by now, forget them, and raise."""
+    try:
+        return _fetch_lanes(claimer, limit, own) if claimer.policy in LANED else _fetch_free(claimer, limit)
+    except QueueChanged:
+        known_queues.drop(claimer.using, claimer.queue)
+        raise
+    except ProgrammingError as error:
+        if not (isinstance(error.__cause__, errors.UndefinedTable) and own):
+            raise
+        known_queues.drop(claimer.using, claimer.queue)
+        raise QueueChanged from error  # its own partition has been dropped
 
 
 def _look_at_queue(claimer: Claimer, own: bool) -> KnownQueue | None:
@@ -142,13 +151,36 @@ def _look_at_queue(claimer: Claimer, own: bool) -> KnownQueue | None:
     return None if paused else KnownQueue(policy, partition, leaf_of(claimer.queue, partition))
 
 
+def _look(claimer: Claimer, *, front: bool) -> list[Statement]:
+    """The statements that read the queue and, before its front is read, lift the holds of due jobs."""
+    statements: list[Statement] = [(at(claimer.leaf, sql.fetch.LOOK_BESIDE), {"queue": claimer.queue})]
+    if front:
+        if claimer.bookmark is not None:
+            claimer.bookmark.looked()
+        due = {"queue": claimer.queue, "most": RELEASED_AT_ONCE}
+        statements.append((at(claimer.leaf, sql.fetch.RELEASE_DUE), due))
+    return statements
+
+
+def _as_read(claimer: Claimer) -> dict[str, Any]:
+    """The queue as it was read before: no job is selected if it has changed, or is paused by now."""
+    return {"queue": claimer.queue, "policy": claimer.policy, "partition": claimer.partition}
+
+
+def _answer(claimer: Claimer, look: Rows) -> tuple[bool, bool | None]:
+    """Whether the queue is paused, and whether a lease has ended. Raises ``QueueChanged``."""
+    if not look or look[0][:2] != (claimer.policy, claimer.partition):
+        raise QueueChanged
+    _, _, paused, leases = look[0]
+    return paused, leases
+
+
 def _release_due(claimer: Claimer) -> None:
     """Lift the holds of jobs that are due, and return jobs whose lease has ended to the queue."""
     using, queue, leaf = claimer.using, claimer.queue, claimer.leaf
-    look = sql.parts.at(leaf, sql.fetch.LOOK_AT_TIMES)
-    due, leases = claimed_rows(using, look, {"queue": queue}, by_name=True)[0]
+    [(due, leases)] = rows_of(using, at(leaf, sql.fetch.LOOK_AT_TIMES), {"queue": queue}, by_name=True)
     if due:
-        execute(using, sql.parts.at(leaf, sql.fetch.RELEASE_DUE), {"queue": queue, "most": RELEASED_AT_ONCE})
+        execute(using, at(leaf, sql.fetch.RELEASE_DUE), {"queue": queue, "most": RELEASED_AT_ONCE})
     if leases:
         end_leases(using, queue)
 
@@ -156,55 +188,42 @@ def _release_due(claimer: Claimer) -> None:
 # ------------------------------------------------------------------------------------------ jobs without lanes
 
 
-def _fetch_free(claimer: Claimer, known: KnownQueue, limit: int) -> list[Job]:
+def _fetch_free(claimer: Claimer, limit: int) -> list[Job]:
     """Read the queue, lift the holds of due jobs, and claim, all in one round trip."""
     claimed: list[Job] = []
     mark = claimer.bookmark
     if mark is not None and mark.is_fresh():
-        claimed = _claim_free(claimer, known, limit, beyond=mark.place)
+        claimed = _claim_free(claimer, limit, beyond=mark.place)
     if len(claimed) < limit:
-        if mark is not None:
-            mark.looked()
-        claimed += _claim_free(claimer, known, limit - len(claimed))
+        claimed += _claim_free(claimer, limit - len(claimed))
     return claimed
 
 
-def _claim_free(claimer: Claimer, known: KnownQueue, limit: int, beyond: Place | None = None) -> list[Job]:
-    queue, leaf = claimer.queue, claimer.leaf
-    params = {"queue": queue, "policy": known.policy, "partition": known.partition, "limit": limit}
-    statements: list[Statement] = [(sql.parts.at(leaf, sql.fetch.LOOK_BESIDE), params)]
-    if beyond is None:
-        due = {"queue": queue, "most": RELEASED_AT_ONCE}
-        statements.append((sql.parts.at(leaf, sql.fetch.RELEASE_DUE), due))
-        claim = sql.fetch.CLAIM_FRONT
-    else:
+def _claim_free(claimer: Claimer, limit: int, beyond: Place | None = None) -> list[Job]:
+    statements = _look(claimer, front=beyond is None)
+    params = {**_as_read(claimer), **claimer.assignment, "limit": limit}
+    claim = sql.fetch.CLAIM_FRONT
+    if beyond is not None:
         params["priority"], params["position"] = beyond
         claim = sql.fetch.CLAIM_BEYOND
-    statements.append((sql.parts.at(leaf, claim, claimer.columns), params | claimer.assignment))
-    try:
-        look, *_, claimed = at_once(claimer.using, statements)
-    except ProgrammingError as error:
-        if isinstance(error.__cause__, errors.UndefinedTable) and connections[claimer.using].get_autocommit():
-            look = []  # the queue's own partition has been dropped
-        else:
-            raise
-    if not look or look[0][:2] != (known.policy, known.partition):
-        known_queues.drop(claimer.using, queue)
-        raise QueueChanged
+    statements.append((at(claimer.leaf, claim, claimer.columns), params))
+    look, *_, claimed = at_once(claimer.using, statements)
+    paused, leases = _answer(claimer, look)
     jobs = _in_order(claimer, claimed)
-    _, _, paused, leases = look[0]
     if leases and not paused:
-        end_leases(claimer.using, queue)
+        end_leases(claimer.using, claimer.queue)
         if len(jobs) < limit:
-            jobs += _claim_free(claimer, known, limit - len(jobs), beyond)
+            jobs += _claim_free(claimer, limit - len(jobs), beyond)
     return jobs
 
 
 def _fetch_tagged(claimer: Claimer, limit: int) -> list[Job]:
     claimed: list[Job] = []
     for stretch in _stretches(claimer):
-        tids = [candidate.tid for candidate in _candidates(claimer, stretch, limit - len(claimed))]
-        claimed += _claim(claimer, tids)
+        candidates = _candidates(claimer, stretch, limit - len(claimed))
+        if candidates:
+            statement, params = _claim(claimer, [candidate.tid for candidate in candidates])
+            claimed += _in_order(claimer, rows_of(claimer.using, statement, params, by_name=True))
         if len(claimed) == limit:
             break
     return claimed
@@ -213,92 +232,34 @@ def _fetch_tagged(claimer: Claimer, limit: int) -> list[Job]:
 # ------------------------------------------------------------------------------------------------- candidates
 
 
-class Part(Enum):
-    """A part of the queue's order, relative to a place; each has a statement and a filter for a queryset."""
-
-    ALL = sql.fetch.HEADS
-    ABOVE = sql.fetch.HEADS_ABOVE  # jobs of a higher priority
-    WITHIN = sql.fetch.HEADS_WITHIN  # jobs behind the place, of its own priority
-    BELOW = sql.fetch.HEADS_BELOW  # all jobs behind the place
-
-    def bounds(self, place: Place) -> Q:
-        priority, position = place
-        behind = Q(priority=priority, position__gt=position)
-        return {
-            Part.ALL: Q(),
-            Part.ABOVE: Q(priority__gt=priority),
-            Part.WITHIN: behind,
-            Part.BELOW: Q(priority__lt=priority) | behind,
-        }[self]
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The part of the order to read, and the place it is relative to."""
-
-    part: Part = Part.ALL
-    place: Place = (0, 0)
-
-
-def _stretches(claimer: Claimer) -> Iterable[Stretch]:
+def _stretches(claimer: Claimer) -> list[Stretch]:
     mark = claimer.bookmark
-    if mark is not None and mark.is_fresh():
-        yield Stretch(Part.ABOVE, mark.place)
-        yield Stretch(Part.WITHIN, mark.place)
-    if mark is not None:
-        mark.looked()
-    _release_due(claimer)
-    yield Stretch()
+    if mark is None or not mark.is_fresh():
+        return [Stretch()]
+    return [Stretch(Part.ABOVE, mark.place), Stretch(Part.WITHIN, mark.place), Stretch()]
 
 
 def _candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str] = ()) -> list[Candidate]:
     """Lock and return fetchable jobs in order, without these keys; rows locked by another transaction are skipped."""
-    if claimer.tags:
-        return _tagged_candidates(claimer, stretch, limit, without)
-    priority, position = stretch.place
-    params = {"queue": claimer.queue, "priority": priority, "position": position, "limit": limit}
-    params["without"] = text_array(sorted(without))
-    heads = sql.parts.at(claimer.leaf, stretch.part.value)
-    return [Candidate(*row) for row in claimed_rows(claimer.using, heads, params, by_name=True)]
-
-
-def _tagged_candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str]) -> list[Candidate]:
-    """Read a bounded number of jobs in order, then use the index of tags, because each alone can be slow.
-
-    Reading in order is slow if many jobs with other tags lie in front, the index if many jobs have these tags.
-    """
-    jobs = Job.objects.using(claimer.using).in_queue(claimer.queue).in_part(claimer.leaf)
-    waiting = jobs.filter(stretch.part.bounds(stretch.place)).fetchable().in_order()
-    if without:
-        waiting = waiting.exclude(singleton_key__in=sorted(without))
-    tagged = waiting.tagged(claimer.tags)
-    candidates = []
     if stretch.part is Part.ALL:
-        candidates = _locked(tagged.located_by(waiting[: max(limit, 100)]), limit)
-    if len(candidates) < limit:
-        rest = tagged.exclude(pk__in=[candidate.id for candidate in candidates])
-        # An expression instead of the column, because with the column the planner would read the queue in order again.
-        queue = Concat("queue_id", Value(""))
-        by_tags = Job.objects.in_part(claimer.leaf).alias(place=queue).filter(place=claimer.queue)
-        by_tags = by_tags.fetchable().tagged(claimer.tags).order_by()
-        candidates += _locked(rest.located_by(by_tags), limit - len(candidates))
-    return candidates
+        if claimer.bookmark is not None:
+            claimer.bookmark.looked()
+        _release_due(claimer)
+    if claimer.tags:
+        return tagged_candidates(claimer, stretch, limit, without)
+    statement, params = _heads(claimer, stretch, limit, without)
+    return [Candidate(*row) for row in rows_of(claimer.using, statement, params, by_name=True)]
 
 
-_CANDIDATE = ("id", "singleton_key", "state", "seq", "priority", "position")
+def _heads(claimer: Claimer, stretch: Stretch, limit: int, without: Collection[str]) -> Statement:
+    params = {**_as_read(claimer), "limit": limit, "without": text_array(sorted(without))}
+    params["priority"], params["position"] = stretch.place
+    return at(claimer.leaf, stretch.part.value), params
 
 
-def _locked(waiting: JobQuerySet, limit: int) -> list[Candidate]:
-    rows = waiting.select_for_update(skip_locked=True).values_list(Tid(), *_CANDIDATE)
-    return [Candidate(*row) for row in rows[:limit]]
-
-
-def _claim(claimer: Claimer, tids: Sequence[str], xmin: int | None = None) -> list[Job]:
-    if not tids:
-        return []
+def _claim(claimer: Claimer, tids: list[str], xmin: int | None = None) -> Statement:
     params = {**claimer.assignment, "xmin": xmin, "tids": text_array(tids)}
-    statement = sql.parts.at(claimer.leaf, sql.fetch.CLAIM, claimer.columns)
-    return _in_order(claimer, claimed_rows(claimer.using, statement, params, by_name=True))
+    return at(claimer.leaf, sql.fetch.CLAIM, claimer.columns), params
 
 
 def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
@@ -315,12 +276,21 @@ def _in_order(claimer: Claimer, claimed: list[tuple[Any, ...]]) -> list[Job]:
 
 def _fetch_lanes(claimer: Claimer, limit: int, own: bool) -> list[Job]:
     """Claim heads of lanes, and look again at once if the first look only put candidates on hold."""
+    refusals = refusals_of(claimer.using, claimer.queue)
     looks, all_keys = SECOND_LOOKS, False
     while True:
-        judge = in_transaction(claimer.using, partial(_claim_heads, claimer, limit, all_keys))
+        long_refused = refusals.passed_over()
+        without = set() if all_keys else long_refused
+        stretches = _stretches(claimer)
+        first = _look(claimer, front=len(stretches) == 1)
+        if not claimer.tags:
+            first.append(_heads(claimer, stretches[0], _most(limit, FEW_SPARE), without))
+        judge = in_transaction(
+            claimer.using, partial(_claim_heads, claimer, limit, refusals, without, stretches), first
+        )
         if judge.claimed:
             return judge.claimed
-        if judge.long_refused and not all_keys:
+        if long_refused and not all_keys:
             all_keys = True  # no other job can be fetched, so the skipped keys are tried too
             continue
         if not own:
@@ -330,42 +300,58 @@ def _fetch_lanes(claimer: Claimer, limit: int, own: bool) -> list[Job]:
         looks -= 1
         if looks and release_pending_of(claimer.queue, claimer.using):
             continue
-        if not judge.newly_refused or not looks:
+        if judge.newly_refused <= long_refused or not looks:
             return []
         time.sleep(random.uniform(0.001, 0.005))
 
 
-def _claim_heads(claimer: Claimer, limit: int, all_keys: bool) -> _Judge:
+def _most(wanted: int, spare: float) -> int:
+    """How many candidates to read at once."""
+    return min(int((1 + spare) * wanted) + 10, 1_000)
+
+
+def _claim_heads(
+    claimer: Claimer,
+    limit: int,
+    refusals: Refusals,
+    without: set[str],
+    stretches: list[Stretch],
+    look: Rows,
+    *more: Rows,
+) -> Judge:
     """Look along the order, some candidates at a time, until enough heads are claimed."""
-    judge = _Judge(claimer, all_keys)
-    for stretch in _stretches(claimer):
-        rounds, spare = ROUNDS, 0.25  # most fetchable jobs are heads; otherwise many may lie in front of a head
+    judge = Judge(claimer, refusals, without)
+    paused, leases = _answer(claimer, look)
+    candidates = None if claimer.tags or leases else [Candidate(*row) for row in more[-1]]
+    for stretch in [] if paused else stretches:
+        rounds, spare = ROUNDS, FEW_SPARE
         while rounds:
             wanted, refused = limit - len(judge.claimed), len(judge.refused)
-            most = min(int((1 + spare) * wanted) + 10, 1_000)
-            candidates = _candidates(claimer, stretch, most, judge.refused)
+            most = _most(wanted, spare)
+            if candidates is None:
+                candidates = _candidates(claimer, stretch, most, judge.refused)
             judge.claim(candidates, wanted)
             judge.saw_all = len(candidates) < most and not judge.is_full()
             if len(judge.claimed) >= limit or len(candidates) < most or judge.is_full():
                 break
-            spare = 2
+            spare = MANY_SPARE
             rounds -= len(judge.refused) == refused  # locked keys use up no round, so that the other keys are seen
             stretch = Stretch(Part.BELOW, (candidates[-1].priority, candidates[-1].position))
+            candidates = None
+        candidates = None
         if len(judge.claimed) >= limit or judge.is_full():
             break
     return judge
 
 
-class _Judge:
+class Judge:
     """Decides, for one fetch, which candidates are claimed and which are put on hold; knows the keys it has locked."""
 
-    def __init__(self, claimer: Claimer, all_keys: bool) -> None:
-        self.claimer, self.policy = claimer, claimer.policy
+    def __init__(self, claimer: Claimer, refusals: Refusals, without: Collection[str]) -> None:
+        self.claimer, self.refusals = claimer, refusals
         self.ours: set[str] = set()
-        self.refusals = refusals_of(claimer.using, claimer.queue)
-        self.long_refused = self.refusals.passed_over()
-        self.refused = set() if all_keys else set(self.long_refused)
-        self.newly_refused = False  # whether a refused key may be free in a moment
+        self.refused = set(without)
+        self.newly_refused: set[str] = set()  # keys that may be free in a moment
         self.claimed: list[Job] = []
         self.held = 0
         self.saw_all = False  # whether it has seen all fetchable jobs
@@ -377,38 +363,48 @@ class _Judge:
         return len(self.ours) >= MOST_KEYS
 
     def claim(self, candidates: list[Candidate], wanted: int) -> None:
-        mine = self._lock(candidates)
+        lanes = self._lock_and_look(candidates)
+        mine = [candidate for candidate in candidates if candidate.key in self.ours]
         if not mine:
             return
-        going, held, blocked = (self._ordered if self.policy == ORDERED else self._one_running)(mine)
+        going, held, blocked = (self._ordered if self.claimer.policy == ORDERED else self._one_running)(mine, lanes)
         self.refusals.forget(candidate.key for candidate in mine if candidate.key not in self.refused)
-        going = going[:wanted]
-        self.claimed += _claim(self.claimer, [candidate.tid for candidate in going], self.xmin or None)
-        self.taken.update(candidate.key for candidate in going)
-        self._hold(held, blocked)
+        self._claim_and_hold(going[:wanted], held, blocked)
 
-    def _lock(self, candidates: list[Candidate]) -> list[Candidate]:
-        """The candidates whose key this transaction has locked, now or in an earlier round."""
-        keys = dict.fromkeys(c.key for c in candidates if c.key not in self.ours and c.key not in self.refused)
-        asked = list(keys)[: MOST_KEYS - len(self.ours)]
-        if asked:
-            got, xmin = try_keys(self.claimer.using, self.claimer.queue, asked)
-            self.xmin = self.xmin or xmin
-            self.ours |= got
-            self._refuse([key for key in asked if key not in got])
-        return [candidate for candidate in candidates if candidate.key in self.ours]
+    def _lock_and_look(self, candidates: list[Candidate]) -> Rows:
+        """Lock the keys of the candidates, and return what the lanes contain.
+
+        One message, but two statements: the second has a snapshot from after the locks.
+        """
+        keys = dict.fromkeys(candidate.key for candidate in candidates)
+        asked = [key for key in keys if key not in self.ours and key not in self.refused]
+        asked = asked[: MOST_KEYS - len(self.ours)]
+        lanes = sorted(self.ours.intersection(keys).union(asked))
+        if not lanes:
+            return []
+        claimer, is_ordered = self.claimer, self.claimer.policy == ORDERED
+        look = at(claimer.leaf, sql.lanes.LOOK_AT_LANES if is_ordered else sql.lanes.LOOK_AT_RUNNING)
+        params = {"queue": claimer.queue, "policy": claimer.policy, "lanes": text_array(lanes)}
+        lock = {"queue": claimer.queue, "keys": text_array(asked)}
+        statements = [(sql.lanes.TRY_KEYS, lock), (look, params)]
+        locked, answers = rows_of_each(claimer.using, statements, by_name=is_ordered)
+        got = {key for key, is_ours, _ in locked if is_ours}
+        self.xmin = self.xmin or min((xmin for *_, xmin in locked), default=0)
+        self.ours |= got
+        self._refuse([key for key in asked if key not in got])
+        return answers
 
     def _refuse(self, keys: Collection[str]) -> None:
         if keys:
             self.refusals.note(keys)
             self.refused.update(keys)
-            self.newly_refused = self.newly_refused or not self.long_refused.issuperset(keys)
+            self.newly_refused.update(keys)
 
-    def _ordered(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
-        lanes = self._look(mine)
+    def _ordered(self, mine: list[Candidate], lanes: Rows) -> tuple[list[Candidate], list[Candidate], set[str]]:
+        states = {key: (is_blocked, head, is_overdue) for key, is_blocked, head, is_overdue in lanes}
         going, held, blocked = [], [], set()
         for candidate in mine:
-            is_blocked, head, is_overdue = lanes[candidate.key]
+            is_blocked, head, is_overdue = states[candidate.key]
             if candidate.state != JobState.CREATED:  # it waits for a retry, so it blocks the lane itself
                 going.append(candidate)
             elif is_blocked or candidate.key in self.taken:
@@ -424,18 +420,8 @@ class _Judge:
                 held.append(candidate)
         return going, held, blocked
 
-    def _look(self, mine: list[Candidate]) -> dict[str, tuple[bool, int | None, bool]]:
-        keys = sorted({candidate.key for candidate in mine})
-        params = {"queue": self.claimer.queue, "keys": text_array(keys)}
-        look = sql.parts.at(self.claimer.leaf, sql.lanes.LOOK_AT_LANES)
-        found = claimed_rows(self.claimer.using, look, params, by_name=True)
-        return {key: (blocked, head, overdue) for key, blocked, head, overdue in found}
-
-    def _one_running(self, mine: list[Candidate]) -> tuple[list[Candidate], list[Candidate], set[str]]:
-        keys = sorted({candidate.key for candidate in mine} - self.taken)
-        params = {"queue": self.claimer.queue, "policy": self.policy, "keys": keys}
-        look = sql.parts.at(self.claimer.leaf, sql.lanes.LOOK_AT_RUNNING)
-        busy = {key for key, running in claimed_rows(self.claimer.using, look, params) if running}
+    def _one_running(self, mine: list[Candidate], lanes: Rows) -> tuple[list[Candidate], list[Candidate], set[str]]:
+        busy = {key for key, is_running in lanes if is_running}
         going: dict[str, Candidate] = {}
         held = []
         for candidate in mine:
@@ -445,12 +431,16 @@ class _Judge:
                 going[candidate.key] = candidate
         return list(going.values()), held, set()
 
-    def _hold(self, held: list[Candidate], blocked: Collection[str]) -> None:
+    def _claim_and_hold(self, going: list[Candidate], held: list[Candidate], blocked: set[str]) -> None:
+        self.taken.update(candidate.key for candidate in going)
         self.held += len(held)
-        using, leaf = self.claimer.using, self.claimer.leaf
+        to_claim, to_hold = [candidate.tid for candidate in going], [candidate.tid for candidate in held]
+        statements = [_claim(self.claimer, to_claim, self.xmin or None)] if going else []
         if held:
-            tids = [candidate.tid for candidate in held]
-            execute(using, sql.parts.at(leaf, sql.lanes.HOLD_CANDIDATES), {"tids": tids})
+            statements.append((at(self.claimer.leaf, sql.lanes.HOLD_CANDIDATES), {"held": text_array(to_hold)}))
+        answers = rows_of_each(self.claimer.using, statements, by_name=True)
+        if going:
+            self.claimed += _in_order(self.claimer, answers[0])
         if blocked:
             params = {"queue": self.claimer.queue, "keys": sorted(blocked), "most": HELD_AT_ONCE}
-            execute(using, sql.parts.at(leaf, sql.lanes.HOLD_LANES), params)
+            execute(self.claimer.using, at(self.claimer.leaf, sql.lanes.HOLD_LANES), params)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from traceback import TracebackException
 from typing import Any
@@ -14,20 +15,33 @@ from django.db import connections
 from ..claims import Claim
 from ..conf import get_settings
 from ..engine import announcements, sql
-from ..engine.claims import Target, check_claim, claim_of, database_of, id_of, leaf_of_job
-from ..engine.databases import execute
+from ..engine.claims import JobReference, Target, claim_of, database_of, id_of, leaf_of_job, reference
+from ..engine.databases import execute, named
 from ..engine.lanes import PAUSES, Lane, Locked
-from ..engine.queues import named
-from ..engine.retry_decision import Fail, Failing, Failure, ReturnToQueue, failures
-from ..engine.transactions import in_transaction
-from ..engine.transitions import Answers, Become, Change, Decision, Moved, move
+from ..engine.retry_decision import Fail, Failing, ReturnToQueue
+from ..engine.transactions import at, in_transaction
+from ..engine.transitions import Answers, Become, Change, Decision, move
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..models import Job
 from ..options import YEAR, check_reason, check_seconds
 from ..outputs import clean_output
 from ..policies import LANED
-from ..states import ELIGIBLE, STOPPABLE, FailureReason, JobState, leads_to
+from ..states import ELIGIBLE, FAILABLE, RETRYING, STOPPABLE, FailureReason, JobState, leads_to
 from ..text import clean_text
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The state of a job after a failed attempt, and when its next attempt is due."""
+
+    id: UUID
+    state: JobState
+    retry_count: int
+    will_retry: bool
+    next_retry_at: datetime | None
+    seq: int = field(default=0, compare=False)
+    retry_limit: int | None = field(default=None, compare=False)
+    retry_in_seconds: float | None = field(default=None, compare=False)
 
 
 def complete(job: Target, output: Any = None, *, queue: str | None = None, using: str | None = None) -> None:
@@ -70,8 +84,20 @@ def fail(
         retry_after = check_seconds(retry_after, option="retry_after", minimum=0, maximum=100 * YEAR)
     dies_as = JobState.EXPIRED if reason == FailureReason.EXPIRED else JobState.FAILED
     failing = Failing(text, check_reason(reason), for_good=for_good, retry_after=retry_after, dies_as=dies_as)
-    decision = FinishOne(job, leads_to(JobState.FAILED), JobState.RETRY, Fail({id_of(job): failing}))
-    return failures(_move_one(decision, queue, using))[0]
+    target = reference(job, queue, using)
+    decision = FinishOne(target, FAILABLE, JobState.RETRY, Fail({target.id: failing}))
+    moved = move(target.using, [target.id], decision, queue=target.queue, pauses=PAUSES)
+    [before], change = moved.jobs, moved.changes[target.id]
+    return Failure(
+        id=target.id,
+        state=change.state,
+        retry_count=before.retry_count + change.charge,
+        will_retry=change.state in RETRYING,
+        next_retry_at=None if change.died else moved.due[target.id],
+        seq=before.seq,
+        retry_limit=before.retry_limit,
+        retry_in_seconds=None if change.died else change.delay,
+    )
 
 
 def told(error: object) -> str:
@@ -99,7 +125,7 @@ def stop(
     ``ClaimLost``, ``JobNotFound`` and ``InvalidTransition``.
     """
     allowed = frozenset({JobState.CANCELLING}) if count_retry else STOPPABLE
-    _move_one(FinishOne(job, allowed, JobState.STOPPED, Stop(message, count_retry)), queue, using)
+    _end(reference(job, queue, using), allowed, JobState.STOPPED, Stop(_storable(message), count_retry))
 
 
 def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = None, using: str | None = None) -> None:
@@ -108,8 +134,8 @@ def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = 
     Raises ``JobNotFound`` and ``InvalidTransition``.
     """
     state = JobState.UNKNOWN_STOPPED
-    change = Change(state, error=message or None, reason=FailureReason.CANCELLED, outcome="unknown")
-    _move_one(FinishOne(job, leads_to(state), state, Become(change)), queue, using)
+    change = Change(state, error=_storable(message), reason=FailureReason.CANCELLED, outcome="unknown")
+    _end(reference(job, queue, using), leads_to(state), state, Become(change))
 
 
 def acknowledge_cancellation(
@@ -121,7 +147,7 @@ def acknowledge_cancellation(
     """
     state = JobState.STOPPED if was_executing else JobState.UNKNOWN_STOPPED
     change = Change(state, reason=FailureReason.CANCELLED, outcome="cancelled", crashes=0)
-    _move_one(FinishOne(job, frozenset({JobState.CANCELLING}), state, Become(change)), queue, using)
+    _end(reference(job, queue, using), frozenset({JobState.CANCELLING}), state, Become(change))
 
 
 def give_back(
@@ -139,8 +165,8 @@ def give_back(
     """
     if delay is not None:
         delay = check_seconds(delay, option="delay", minimum=0, maximum=100 * YEAR)
-    returned = ReturnToQueue(message, delay or 0)
-    _move_one(FinishOne(job, frozenset({JobState.ACTIVE}), JobState.RETRY, returned), queue, using)
+    returned = ReturnToQueue(_storable(message) or "", delay or 0)
+    _end(reference(job, queue, using), frozenset({JobState.ACTIVE}), JobState.RETRY, returned)
 
 
 # --------------------------------------------------------------------------------------------------- one at a time
@@ -152,7 +178,7 @@ def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) 
         raise JobNotFound(job.pk)
     lane = {Lane(job.queue_id, job.policy, job.singleton_key)} if job.policy in LANED else set()
     locked = Locked(using, lane, pauses=PAUSES)
-    statement = sql.parts.at(leaf_of_job(job, using), sql.finish.COMPLETE_ONE)
+    statement = at(leaf_of_job(job, using), sql.finish.COMPLETE_ONE)
     meant = claim or Claim(job.pk, job.attempt, job.claim_number)
     params = {"output": output, "id": job.pk, "attempt": meant.attempt, "number": meant.number}
     if not execute(using, statement, params):
@@ -190,19 +216,20 @@ def _find(id: UUID, queue: str | None, using: str) -> Job:
 class FinishOne:
     """A decision that ends an attempt: allowed from these states, and with a claim only while the claim is valid."""
 
-    job: Target
+    target: JobReference
     allowed: frozenset[JobState]
     wanted: JobState
     decision: Decision
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
         if not jobs:
-            raise JobNotFound(id_of(self.job))
+            raise JobNotFound(self.target.id)
         (row,) = jobs
-        is_fenced = check_claim(self.job, row)
+        if self.target.claim is not None:
+            self.target.claim.check(row.attempt, row.claim_number)
         if row.state in self.allowed:
             return self.decision.answers(using, jobs)
-        if is_fenced and row.state in ELIGIBLE:  # the attempt has ended, whatever ended it
+        if self.target.claim is not None and row.state in ELIGIBLE:  # the attempt has ended, whatever ended it
             raise ClaimLost(job_id=row.pk, attempt=row.attempt, now=row.attempt)
         raise InvalidTransition(job_id=row.pk, state=row.state, wanted=self.wanted.value, allowed=self.allowed)
 
@@ -211,7 +238,7 @@ class FinishOne:
 class Stop:
     """Ends jobs without success; if a counted retry would exceed the retry limit, the limit is raised too."""
 
-    message: str
+    message: str | None
     count_retry: bool
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
@@ -223,14 +250,17 @@ class Stop:
             JobState.STOPPED,
             charge=int(self.count_retry),
             more_retries=int(is_full),
-            error=self.message or None,
+            error=self.message,
             reason=FailureReason.CANCELLED,
             outcome="stopped",
             crashes=0,
         )
 
 
-def _move_one(decision: FinishOne, queue: str | None, using: str | None) -> Moved:
-    job = decision.job
-    place = job.queue_id if isinstance(job, Job) else queue
-    return move(database_of(job, using), [id_of(job)], decision, queue=place, pauses=PAUSES)
+def _end(target: JobReference, allowed: frozenset[JobState], wanted: JobState, decision: Decision) -> None:
+    ending = FinishOne(target, allowed, wanted, decision)
+    move(target.using, [target.id], ending, queue=target.queue, pauses=PAUSES)
+
+
+def _storable(message: str) -> str | None:
+    return clean_text(message, max_chars=get_settings().MAX_ERROR_CHARS) if message else None

@@ -16,10 +16,20 @@ from ..claims import draw_number
 from ..conf import get_settings
 from ..engine import announcements, sql
 from ..engine.claims import as_jobs, claim_of_job, leaf_of_job
-from ..engine.databases import Rows, Statement, claimed_rows, database, text_array
+from ..engine.databases import Rows, database
 from ..engine.lanes import MOST_KEYS, Lane, release, release_later
-from ..engine.retry_decision import Failure
-from ..engine.transactions import at_once, in_transaction, is_strict, make_durable, none_if_locked, unless_locked
+from ..engine.transactions import (
+    Statement,
+    at,
+    at_once,
+    in_transaction,
+    is_strict,
+    make_durable,
+    none_if_locked,
+    rows_of,
+    text_array,
+    unless_locked,
+)
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..identifiers import as_uuid
 from ..models import Job
@@ -28,7 +38,7 @@ from ..outputs import clean_output
 from ..policies import LANED, ORDERED
 from ..states import BLOCKING, JobState, leads_to
 from ..text import check_tags, check_text
-from .finish import fail, stop, told
+from .finish import Failure, fail, stop, told
 
 Pairs = list[tuple[Job, str | None]]  # jobs with their outputs as text
 PAUSES = (0.002, 0.005)  # seconds, before a batch is tried again
@@ -76,16 +86,16 @@ def finish_many(
 
     Raises ``InvalidOption``.
     """
-    using = database(using)
-    own = connections[using].get_autocommit()  # else the statements become part of the caller's transaction
-    if not own:
-        make_durable(using)
     if lock_timeout is not None:
         lock_timeout = check_seconds(lock_timeout, option="lock_timeout", minimum=0.001, maximum=3600)
     _check_pairs(completed, "completed")
     _check_pairs(failed, "failed")
     finished = Finished(lock_timeout=lock_timeout)
     groups = _grouped(completed)
+    using = database(using)
+    own = connections[using].get_autocommit()  # else the statements become part of the caller's transaction
+    if not own:
+        make_durable(using)
     claimer = _Claimer(
         check_tags(tags) if tags else [],
         check_text(worker, option="worker", max_length=255),
@@ -151,14 +161,15 @@ def _complete_free(some: Pairs, finished: Finished, using: str, own: bool) -> No
     leaf = leaf_of_job(some[0][0], using)
     answers: Rows = []
     if own:
-        here = [_WAIT_BRIEFLY, (sql.parts.at(leaf, sql.finish.COMPLETE_HERE), _completion_of(some, here=True))]
-        found = none_if_locked(partial(at_once, using, here))
-        answers = found[-1] if found else []
+        here = [_WAIT_BRIEFLY, (at(leaf, sql.finish.COMPLETE_HERE), _completion_of(some, here=True))]
+        results = none_if_locked(partial(at_once, using, here))
+        answers = results[-1] if results else []
     if len(answers) < len(some):
-        answers += at_once(using, [(sql.parts.at(leaf, sql.finish.COMPLETE), _completion_of(some))])[0]
+        answers += at_once(using, [(at(leaf, sql.finish.COMPLETE), _completion_of(some))])[0]
     if any(job.came_by_group for job, _ in some):
         announcements.wake(using, [some[0][0].queue_id])  # the next jobs of their groups may be fetchable now
-    _sort_out(_account(some, answers, finished, using), finished, using)
+    if left := _account(some, answers, finished, using):
+        _sort_out(left, finished, using)
 
 
 _WAIT_BRIEFLY: Statement = (sql.session.WAIT_BRIEFLY, {})
@@ -178,7 +189,8 @@ def _complete_lanes(
             time.sleep(pause)
     if some:
         some = _complete_without_keys(queue, policy, some, finished, using)
-    _sort_out(some, finished, using)
+    if some:
+        _sort_out(some, finished, using)
 
 
 def _complete_without_keys(queue: str, policy: str, some: Pairs, finished: Finished, using: str) -> Pairs:
@@ -186,7 +198,7 @@ def _complete_without_keys(queue: str, policy: str, some: Pairs, finished: Finis
 
     That is safe, because a fetch that looks at such a lane meanwhile finds it blocked.
     """
-    statement = sql.parts.at(leaf_of_job(some[0][0], using), sql.finish.COMPLETE)
+    statement = at(leaf_of_job(some[0][0], using), sql.finish.COMPLETE)
 
     def work(answers: Rows) -> Rows:
         if ended := {Lane(queue, policy, some[place - 1][0].singleton_key) for place, _ in answers}:
@@ -226,16 +238,14 @@ def _complete_laned(
             release(using, {Lane(queue, policy, key) for key in others}, leaves={queue: leaf})
         return answers, ours, claimed
 
-    params = {
-        **_completion_of(some, here=here),
-        "queue": queue,
-        "keys": text_array([job.singleton_key for job, _ in some]),
-    }
+    params = _completion_of(some, here=here)
+    keys = [job.singleton_key for job, _ in some]
+    params |= {"queue": queue, "keys": text_array(keys)}
     if here:
-        first = [_WAIT_BRIEFLY, (sql.parts.at(leaf, sql.finish.COMPLETE_HERE_LANED), params)]
+        first = [_WAIT_BRIEFLY, (at(leaf, sql.finish.COMPLETE_HERE_LANED), params)]
         done = none_if_locked(partial(in_transaction, using, work, first))
     else:
-        done = in_transaction(using, work, [(sql.parts.at(leaf, sql.finish.COMPLETE_LANED), params)])
+        done = in_transaction(using, work, [(at(leaf, sql.finish.COMPLETE_LANED), params)])
     if done is None:
         return some
     answers, ours, claimed = done
@@ -275,7 +285,7 @@ def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, us
     params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
               "incarnation": claimer.incarnation, "number": claimer.number, "lease": None}  # fmt: skip
     statement = sql.finish.HAND_OVER_HERE if here else sql.finish.HAND_OVER
-    return claimed_rows(using, sql.parts.at(leaf, statement, claimer.columns), params, by_name=True)
+    return rows_of(using, at(leaf, statement, claimer.columns), params, by_name=True)
 
 
 def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pairs:
@@ -291,8 +301,6 @@ def _account(some: Pairs, answers: Rows, finished: Finished, using: str) -> Pair
 
 def _sort_out(some: Pairs, finished: Finished, using: str) -> None:
     """Sort jobs that could not be completed: another transaction has locked the row, or the claim was lost."""
-    if not some:
-        return
     jobs = Job.objects.using(using).in_queue(some[0][0].queue_id).filter(pk__in=[job.pk for job, _ in some])
     claims = jobs.in_state(*leads_to(JobState.COMPLETED)).values_list("pk", "attempt", "claim_number")
     current = {id: (attempt, number) for id, attempt, number in claims}

@@ -13,9 +13,9 @@ from django.db.models import Exists, OuterRef, Q
 from ..conf import get_settings
 from ..engine import lanes, minutes, sql
 from ..engine.backlog import total_waiting
-from ..engine.databases import database, execute
+from ..engine.databases import database, execute, named
 from ..engine.lanes import chunks, leaves_of, release_pending_of
-from ..engine.queues import check_exists, named
+from ..engine.queues import check_exists
 from ..engine.recovery import (
     UNANSWERED,
     Expire,
@@ -30,7 +30,7 @@ from ..engine.recovery import (
 )
 from ..engine.retention import DELETED_AT_ONCE, delete_ended, delete_older, delete_overdue, delete_waiting
 from ..engine.sweeps import bounds
-from ..engine.transactions import in_transaction, logger
+from ..engine.transactions import at, in_transaction, logger
 from ..expressions import Seconds, StatementTimestamp
 from ..identifiers import as_uuid
 from ..log_texts import one_line
@@ -145,7 +145,7 @@ def delete_archived(queue: str, jobs: Iterable[tuple[UUID | str, datetime]], *, 
     """
     using, queue = database(using), named(queue)
     pairs = [(as_uuid(id), check_moment(ended, option="finalized_at")) for id, ended in jobs]
-    statement, deleted = sql.parts.at(leaves_of(using, [queue])[queue], sql.maintain.DELETE_ARCHIVED), 0
+    statement, deleted = at(leaves_of(using, [queue])[queue], sql.maintain.DELETE_ARCHIVED), 0
     for some in chunks(pairs, DELETED_AT_ONCE):
         params = {"queue": queue, "ids": [id for id, _ in some], "ended": [ended for _, ended in some]}
         deleted += in_transaction(using, partial(execute, using, statement, params))

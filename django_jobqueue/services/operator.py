@@ -21,9 +21,9 @@ from ..encoding import encode
 from ..engine import announcements, lanes, sql
 from ..engine.announcements import wake
 from ..engine.claims import Target, database_of, id_of
-from ..engine.databases import database, execute, rows
+from ..engine.databases import database, execute, named, rows
 from ..engine.lanes import lanes_of
-from ..engine.queues import check_exists, named, no_queue
+from ..engine.queues import check_exists, no_queue
 from ..engine.retry_decision import retrying_beside
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
 from ..engine.transactions import in_transaction
@@ -108,7 +108,7 @@ def retry(
     text = None
     if data is not KEEP:
         text = encode(data, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=get_encoder())
-    using = database(using)
+    using, queue = database(using), None if queue is None else named(queue)
     decision = Retry(text)
     ids, alone = _ids(jobs)
     allowing = IfAllowed(decision, RETRIABLE, JobState.RETRY, _seen("retry", snapshot, using), alone)
@@ -154,7 +154,7 @@ def skip(
     if not note.reason.strip():
         raise InvalidOption("reason", "expected a text that says why", hint="It is kept with the job.")
     text = f"{note.operator}: {note.reason}" if note.operator else note.reason
-    using = database(using)
+    using, queue = database(using), None if queue is None else named(queue)
     decision = Become(Change(JobState.STOPPED, reason=FailureReason.SKIPPED, note=text))
     ids, alone = _ids(jobs)
     allowing = IfAllowed(decision, SKIPPABLE, JobState.STOPPED, _seen("skip", snapshot, using), alone)
@@ -181,7 +181,7 @@ def cancel(
     are listed in the result, and so are jobs sent after the ``snapshot``, see :func:`current_snapshot`. Raises
     ``InvalidOption`` if neither ids nor tags are given.
     """
-    using = database(using)
+    using, queue = database(using), None if queue is None else named(queue)
     note = _noted(operator)
     job_ids, tagged = _selection("cancel", ids, tags)
     decision = Cancel(force, _seen("cancel", snapshot, using))
@@ -196,8 +196,8 @@ def cancel(
         previous={job.pk: JobState(job.state) for job in moved.jobs},
     )
     reached = set(result.cancelled)
-    named = dict.fromkeys(job_ids) | dict.fromkeys(job.pk for job in moved.jobs)
-    result.unknown = [id for id in named if id not in reached]
+    meant = dict.fromkeys(job_ids) | dict.fromkeys(job.pk for job in moved.jobs)
+    result.unknown = [id for id in meant if id not in reached]
     if note.operator:
         _record("cancel", note, queue, result.cancelled, dict.fromkeys(result.unknown, ""), using)
     return result
@@ -208,10 +208,10 @@ class Cancel:
     """Ends waiting jobs, and asks the workers of running jobs to stop them; with ``force`` ends running jobs too."""
 
     force: bool
-    seen: Seen
+    seen: Seen | None
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
-        later = self.seen.changed([job.pk for job in jobs], using)
+        later = self.seen.changed([job.pk for job in jobs], using) if self.seen else ()
         changes = {job.pk: self._change(job) for job in jobs if job.pk not in later}
         return {id: change for id, change in changes.items() if change is not None}
 
@@ -242,7 +242,7 @@ def delete(
     Raises ``InvalidOption`` without ids and tags, ``JobNotFound`` for an id that does not exist, and
     ``InvalidTransition`` if a job waits or runs.
     """
-    using = database(using)
+    using, queue = database(using), None if queue is None else named(queue)
     note = _noted(operator)
     job_ids, tagged = _selection("delete", ids, tags)
 
@@ -269,7 +269,7 @@ def delete_each(ids: list[UUID], *, snapshot: str | None = None, using: str) -> 
 
     def work() -> Outcome:
         locked, jobs = lock(using, ids)
-        later = seen.changed(ids, using)
+        later = seen.changed(ids, using) if seen else ()
         refused = dict.fromkeys(set(ids) - {job.pk for job in jobs}, "there is no such job")
         refused |= {job.pk: f"it is {job.state}" for job in jobs if job.state not in FINAL}
         refused |= {id: CHANGED for id in later if id not in refused}
@@ -348,8 +348,8 @@ def _noted(operator: object, reason: object = "") -> _Note:
     return _Note(name, clean_text("" if reason is None else reason, max_chars=get_settings().MAX_ERROR_CHARS))
 
 
-def _seen(verb: str, snapshot: str | None, using: str) -> Seen:
-    return Seen(verb, "" if snapshot is None else check_snapshot(snapshot, using))
+def _seen(verb: str, snapshot: str | None, using: str) -> Seen | None:
+    return None if snapshot is None else Seen(verb, check_snapshot(snapshot, using))
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,11 +362,11 @@ class IfAllowed:
     decision: Decision
     allowed: frozenset[JobState]
     wanted: JobState
-    seen: Seen
+    seen: Seen | None
     alone: bool
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
-        later = self.seen.changed([job.pk for job in jobs], using)
+        later = self.seen.changed([job.pk for job in jobs], using) if self.seen else ()
         answers: Answers = {}
         fitting = []
         for job in jobs:
@@ -469,7 +469,7 @@ def _ids_of(ids: list[UUID], tags: list[str], queue: str | None, using: str) -> 
         return ids
     tagged = Job.objects.using(using).tagged(tags)
     if queue is not None:
-        tagged = tagged.in_queue(named(queue))
+        tagged = tagged.in_queue(queue)
     return list(dict.fromkeys([*ids, *tagged.values_list("pk", flat=True)]))
 
 
@@ -498,7 +498,7 @@ def _record(
         verb=verb,
         operator=note.operator,
         reason=note.reason,
-        queue="" if queue is None else named(queue),
+        queue=queue or "",
         selection={"ids": [str(id) for id in moved[:1000]]},
         moved=len(moved) if count is None else count,
         refused=len(refused),
@@ -517,7 +517,7 @@ def reschedule(job: Target, start_after: datetime, *, queue: str | None = None, 
     ``JobNotFound``, ``InvalidOption``, and ``InvalidTransition`` if the job does not wait.
     """
     moment = check_moment(start_after)
-    using = database_of(job, using)
+    using, queue = database_of(job, using), None if queue is None else named(queue)
     id = id_of(job)
 
     def work() -> None:

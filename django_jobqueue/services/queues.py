@@ -14,9 +14,9 @@ from psycopg.sql import Literal
 from ..conf import get_settings, task_queues
 from ..engine import sql
 from ..engine.announcements import after_commit
-from ..engine.databases import database, execute, explain_missing_tables, rows
+from ..engine.databases import database, execute, explain_missing_tables, named, rows
 from ..engine.lanes import release_held
-from ..engine.queues import check_exists, named, no_queue
+from ..engine.queues import check_exists, no_queue
 from ..engine.transactions import T, in_transaction, joins
 from ..exceptions import ImmutableOption, InvalidOption
 from ..expressions import StatementTimestamp
@@ -238,7 +238,7 @@ def _with_lock_timeout(using: str, work: Callable[[], T]) -> T:
     limit = get_settings().LOCK_TIMEOUT_MS
 
     def bounded() -> T:
-        execute(using, sql.session.SET_LOCK_TIMEOUT, [f"{min(limit, 500)}ms"])
+        execute(using, sql.session.SET_LOCK_TIMEOUT, {"limit": f"{min(limit, 500)}ms"})
         return work()
 
     for tries_left in reversed(range(PARTITION_TRIES)):

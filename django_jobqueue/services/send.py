@@ -14,9 +14,9 @@ from django.db import ProgrammingError
 from ..carriers import loading
 from ..encoding import decode
 from ..engine import announcements, given_ids, sql
-from ..engine.databases import database, explain_missing_tables
+from ..engine.databases import database, explain_missing_tables, named
 from ..engine.drafts import Checked, check_values
-from ..engine.queues import check_exists, named
+from ..engine.queues import check_exists
 from ..engine.transactions import row_at_once
 from ..exceptions import DuplicateJob, KeyRequired
 from ..models import Job, Queue
@@ -57,7 +57,8 @@ _FRESH: dict[str, Any] = {
     "reason": "",
     "note": "",
     "fingerprint": "",
-    "carried": None,
+    "hold": None,
+    "first_start_after": None,
     "source_id": None,
     "source_queue": "",
     "source_key": "",
@@ -173,6 +174,7 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
     columns, params = _columns(job)
     statement = _send_sql(columns, tuple(job.options), has_key, job.given_id, careful)
     params |= {"queue": queue, "has_key": has_key, **job.options}
+    known = _known(queue, job)
     try:
         if job.given_id:
             row = given_ids.row_of_insert(using, job.id, statement, params)
@@ -181,7 +183,15 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
     except ProgrammingError as error:
         explain_missing_tables(error, using)
         raise
-    return _as_job(queue, job, row, using) if row else None
+    if row is None:
+        return None
+    if "start_after" in columns:
+        seq, _, start_after, _ = row
+        known |= {"position": seq, "first_start_after": start_after}
+        return Job.from_row(using, _LEARNED_OF_LATER, row, known)
+    seq, created_at = row
+    known |= {"position": seq, "start_after": created_at}
+    return Job.from_row(using, _LEARNED, row, known)
 
 
 def _columns(job: Checked) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -228,30 +238,22 @@ def _send_sql(columns: tuple[str, ...], overridden: tuple[str, ...], keyed: bool
     )
 
 
-def _as_job(queue: str, job: Checked, row: tuple[Any, ...], using: str) -> Job:
-    later = len(row) > len(_LEARNED)
-    made = Job.from_row(using, _LEARNED_OF_LATER if later else _LEARNED, row)
-    made.__dict__.update(
-        _FRESH,
-        id=job.id,
-        queue_id=queue,
-        position=made.seq,
-        data=job.plain_data,
-        name=job.name,
-        singleton_key=job.singleton_key,
-        group_key=job.group_key,
-        priority=job.priority,
-        tags=[*job.tags],
-        attempts=[],
+def _known(queue: str, job: Checked) -> dict[str, Any]:
+    """The columns of a new job that need not be read from the database."""
+    return {
+        **_FRESH,
+        "id": job.id,
+        "queue_id": queue,
+        "data": job.plain_data,
+        "name": job.name,
+        "singleton_key": job.singleton_key,
+        "group_key": job.group_key,
+        "priority": job.priority,
+        "tags": [*job.tags],
+        "attempts": [],
+        "carried": decode(job.carried) if job.carried else None,
         **job.options,
-    )
-    if later:
-        made.first_start_after = made.start_after
-    else:
-        made.__dict__.update(start_after=made.created_at, first_start_after=None, hold=None)
-    if job.carried:
-        made.carried = decode(job.carried)
-    return made
+    }
 
 
 def _explain_refusal(queue: str, job: Checked, using: str) -> None:

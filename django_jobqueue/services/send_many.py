@@ -16,10 +16,9 @@ from psycopg import errors
 
 from ..carriers import loading
 from ..engine import announcements, given_ids, sql
-from ..engine.databases import Rows, database, rows
+from ..engine.databases import Rows, database, named, rows
 from ..engine.drafts import Checked, check_items
 from ..engine.lanes import chunks
-from ..engine.queues import named
 from ..engine.transactions import again_after_conflict, in_transaction, joins
 from ..exceptions import DuplicateJob
 from ..models import Job, Queue

@@ -78,11 +78,12 @@ WORKS: dict[str, Callable[[str, int], int]] = {
 def _statements(whole: bool) -> tuple[str, str, int]:
     """The fetch, the completion, and where in a fetched row the id is."""
     from django_jobqueue.engine import sql
+    from django_jobqueue.engine.transactions import at
     from django_jobqueue.partitions import DEFAULT
 
     columns = sql.parts.CLAIMED if whole else sql.parts.NEEDED
-    fetch = sql.parts.at(DEFAULT, sql.fetch.CLAIM_FRONT, columns)
-    return fetch, sql.parts.at(DEFAULT, sql.finish.COMPLETE_HERE), columns.index("id") + 3
+    fetch = at(DEFAULT, sql.fetch.CLAIM_FRONT, columns)
+    return fetch, at(DEFAULT, sql.finish.COMPLETE_HERE), columns.index("id") + 3
 
 
 def _claiming(limit: int) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from django.db import transaction
 from psycopg.sql import Literal
 
 from django_jobqueue.engine import sql
+from django_jobqueue.engine.candidates import Part
+from django_jobqueue.engine.transactions import at
 from django_jobqueue.models import Job
 from django_jobqueue.partitions import DEFAULT
-from django_jobqueue.services.fetch import Part
 
 
 @pytest.mark.django_db
@@ -20,11 +21,9 @@ def test_the_candidates_of_a_claim_are_those_that_the_orm_composes(queue):
     jobs = Job.objects.in_queue(queue.name).in_part(DEFAULT).fetchable().in_order()
     with transaction.atomic():
         composed = str(jobs.select_for_update(skip_locked=True).values_list("id")[:7].query)
-    written = sql.parts.at(DEFAULT, sql.fetch.CLAIM_FRONT) % Values(queue=queue.name, limit=7)
+    written = at(DEFAULT, sql.fetch.CLAIM_FRONT) % Values(queue=queue.name, limit=7)
 
-    assert clauses(re.sub(r"AND \(SELECT true FROM jobqueue_queue .*? LIMIT 1\)", "", written, flags=re.S)) == clauses(
-        composed
-    )
+    assert clauses(written) == clauses(composed)
 
 
 @pytest.mark.django_db
@@ -34,7 +33,7 @@ def test_the_candidates_of_lanes_are_those_that_the_orm_composes(queue, part):
     with transaction.atomic():
         composed = str(jobs.select_for_update(skip_locked=True).values_list("id")[:7].query)
     values = Values(queue=queue.name, limit=7, priority=3, position=40)
-    written = sql.parts.at(DEFAULT, part.value) % values
+    written = at(DEFAULT, part.value) % values
 
     assert clauses(written.replace("AND singleton_key <> ALL(NULL::text[])", "")) == clauses(composed)
 
@@ -50,7 +49,11 @@ class Values(dict[str, Any]):
 
 
 def clauses(statement: str) -> tuple[str, set[str], str]:
-    """The table, the conditions in any order, and all behind them, without quotes, parentheses and table names."""
+    """The table, the conditions in any order, and all behind them, without quotes, parentheses and table names.
+
+    The condition that the queue is not paused is left out: the ORM reads that before.
+    """
+    statement = re.sub(r"AND \(SELECT true FROM jobqueue_queue .*? LIMIT 1\)", "", statement, flags=re.S)
     text = re.sub(r"\bjobqueue_job(\.|\b)| ASC\b", "", re.sub(r"[\"'()]", "", statement))
     table, conditions, rest = re.findall(r"FROM (\S+)\s+WHERE (.*?)\s+ORDER BY (.*?SKIP LOCKED)", text, re.S)[0]
     return table, {" ".join(condition.split()) for condition in conditions.split(" AND ")}, " ".join(rest.split())

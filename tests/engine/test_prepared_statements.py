@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_jobqueue import services
-from django_jobqueue.engine import databases
+from django_jobqueue.engine import prepared_statements, transactions
 from django_jobqueue.models import Queue
 from django_jobqueue.services import finish_many
 from django_jobqueue.states import JobState
@@ -17,14 +17,14 @@ from tests.past import reread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OFTEN = databases.AFTER + 3
+OFTEN = transactions.AFTER + 3
 
 
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process() -> Iterator[None]:
     connection.close()
     yield
-    databases.names.forget()
+    transactions.names.forget()
     connection.close()
 
 
@@ -58,7 +58,7 @@ def executed(queue: Queue, key: str | None = None) -> bool:
 @pytest.mark.parametrize("key", (None, "a"))
 def test_what_a_connection_is_asked_for_often_gets_a_name(queue, fifo_queue, key):
     target = fifo_queue if key else queue
-    for _ in range(databases.AFTER):
+    for _ in range(transactions.AFTER):
         assert not executed(target, key)
     assert names() == set()
 
@@ -97,7 +97,7 @@ def test_a_connection_without_the_names_costs_only_a_second_try(queue, fifo_queu
 def test_a_name_that_another_client_gave_on_the_same_connection_is_no_obstacle(queue):  # G13 F33
     for _ in range(OFTEN):
         work_on_one(queue)
-    databases.names.uses.clear()
+    transactions.names.uses.clear()
 
     for _ in range(OFTEN):
         work_on_one(queue)
@@ -125,7 +125,7 @@ def test_who_says_so_to_django_is_believed(queue, monkeypatch):
 
 
 def test_only_so_many_statements_get_a_name(queue, monkeypatch):
-    monkeypatch.setattr(databases, "MOST", 1)
+    monkeypatch.setattr(transactions, "MOST", 1)
     for _ in range(OFTEN):
         work_on_one(queue)
 
@@ -141,7 +141,7 @@ def test_only_so_many_statements_get_a_name(queue, monkeypatch):
     ),
 )
 def test_placeholders_become_numbers(sql, prepared, executed):
-    named = databases._named(sql)
+    named = prepared_statements.prepared(sql)
 
     name = named.execute.removeprefix("EXECUTE ").partition("(")[0]
     assert named.prepare == f"PREPARE {name} AS {prepared}"

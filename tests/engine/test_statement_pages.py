@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobqueue import services
 from django_jobqueue.engine import sql
+from django_jobqueue.engine.transactions import at
 from django_jobqueue.models import Job
 from django_jobqueue.partitions import DEFAULT
 
@@ -35,7 +36,7 @@ def statements_of(module: ModuleType) -> dict[str, str]:
             found |= {f"{name}.{member}": text for member, text in members.items() if isinstance(text, str)}
         elif isinstance(value, str):
             found[name] = value
-    return {name: sql.parts.at(DEFAULT, text).strip() for name, text in found.items() if STATEMENT.match(text)}
+    return {name: at(DEFAULT, text).strip() for name, text in found.items() if STATEMENT.match(text)}
 
 
 def reasons_in(module: ModuleType) -> dict[str, str]:

@@ -91,7 +91,7 @@ RETURNING {CLAIM_COLUMNS}
 def _heads(bounds: str) -> str:
     return f"""
 SELECT ctid, id, singleton_key, state, seq, priority, position FROM {LEAF}
-WHERE queue_id = %(queue)s AND {IS_FETCHABLE}{bounds} AND singleton_key <> ALL(%(without)s::text[])
+WHERE queue_id = %(queue)s AND {IS_FETCHABLE}{bounds} AND singleton_key <> ALL(%(without)s::text[]) AND {_IS_OPEN}
 ORDER BY priority DESC, position LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 

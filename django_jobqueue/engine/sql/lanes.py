@@ -6,12 +6,19 @@ from ...policies import ORDERED, DelayedHead
 from ...states import Hold, JobState
 from .parts import HAS_ONE_RUNNING, IN_LANE, IS_BLOCKING, IS_RUNNING, LEAF, NOW
 
+# These statements only lock. What is in a lane is read by a later statement: one that both locks and reads would read
+# with a snapshot from before the lock.
 KEY_HASH = "hashtextextended({key}, hashtextextended({queue}, 0))"
 
 TRY_KEYS = f"""
 SELECT k.key, pg_try_advisory_xact_lock({KEY_HASH.format(key="k.key", queue="%(queue)s")}),
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 FROM unnest(%(keys)s::text[]) k(key)
+"""
+
+TRY_LANES = f"""
+SELECT k.queue, k.key, pg_try_advisory_xact_lock({KEY_HASH.format(key="k.key", queue="k.queue")})
+FROM unnest(%(queues)s::text[], %(keys)s::text[]) k(queue, key)
 """
 
 WAIT_FOR_KEYS = f"""
@@ -59,17 +66,17 @@ FROM (SELECT k.key, {IS_BLOCKED} IS NOT NULL AS blocked,
         CASE WHEN first.hold IS NULL THEN first.seq ELSE
             LEAST(CASE WHEN first.hold = '{Hold.LANE}' THEN first.seq END, ({lowest("IS NULL")}), {FIRST_NOT_DUE})
             END AS seq
-    FROM unnest(%(keys)s::text[]) k(key) LEFT JOIN LATERAL ({FIRST}) first ON true OFFSET 0) k
+    FROM unnest(%(lanes)s::text[]) k(key) LEFT JOIN LATERAL ({FIRST}) first ON true OFFSET 0) k
 """
 
 LOOK_AT_RUNNING = f"""
 SELECT k.key, EXISTS (SELECT 1 FROM {LEAF} WHERE queue_id = %(queue)s AND policy = %(policy)s
     AND singleton_key = k.key AND {IS_RUNNING})
-FROM unnest(%(keys)s::text[]) k(key)
+FROM unnest(%(lanes)s::text[]) k(key)
 """
 
 HOLD_CANDIDATES = f"""
-UPDATE {LEAF} SET hold = '{Hold.LANE}' WHERE ctid = ANY(%(tids)s::tid[])
+UPDATE {LEAF} SET hold = '{Hold.LANE}' WHERE ctid = ANY(%(held)s::tid[])
 """
 
 # All jobs of a blocked lane are put on hold at once, so that a thousand jobs behind one failure are read once and not a

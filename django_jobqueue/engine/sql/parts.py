@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
 from ...policies import ONE_RUNNING, ORDERED
 from ...states import BLOCKING, DEAD, ELIGIBLE, RETRYING, RUNNING, Hold, JobState
@@ -18,18 +17,6 @@ CLAIMED = (
     "created_at", "started_at", "assigned_at", "expire_at", "crashes", "carried",
 )  # fmt: skip
 NEEDED = ("id", "name", "attempt", "singleton_key", "data", "expire_in_seconds", "crashes", "carried")
-
-
-@lru_cache(maxsize=2048)
-def at(leaf: str, statement: str, claimed: tuple[str, ...] = CLAIMED) -> str:
-    """The statement for one part of the job table, with these columns of the claimed jobs.
-
-    It must name the part, because rows are found again by ctid, which is unique only within a part. And statistics
-    about the queues and states of the job table are never up to date: with a statement on the whole table, a planner
-    that expected the queue to be empty read the whole table for each batch.
-    """
-    columns = ", ".join(f"j.{name}" for name in claimed)
-    return statement.replace(LEAF, leaf).replace(CLAIM_COLUMNS, f"-j.priority, j.position, j.ctid, {columns}")
 
 
 def listed(values: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ PLAN_OFF = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in P
 
 # For statements that do not lock rows first: they wait only briefly for rows that another transaction has locked.
 WAIT_BRIEFLY = "SELECT set_config('lock_timeout', '50ms', true)"
-SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
+SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(limit)s, true)"
 # Returns the previous limit, so that the caller's limit can be restored.
 SWAP_LOCK_TIMEOUT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
 SWAP_STATEMENT_TIMEOUT = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"

@@ -11,8 +11,8 @@ from asgiref.sync import sync_to_async
 from django.db.models import Avg, Count, F, Min, Q, Sum
 from django.db.models.functions import TruncMinute
 
-from ...engine.databases import database
-from ...engine.queues import check_exists, named
+from ...engine.databases import database, named
+from ...engine.queues import check_exists
 from ...exceptions import JobNotFound, NotOrdered
 from ...expressions import StatementTimestamp
 from ...identifiers import as_uuid
