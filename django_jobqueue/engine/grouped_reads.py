@@ -91,11 +91,11 @@ class _Reader:
 
     def read(self) -> None:
         for _ in range(ROUNDS):
-            wanted = self.limit - len(self.claimed)
-            keys = self._needed(wanted)
+            room = self.limit - len(self.claimed)
+            keys = self._needed(room)
             mine = self._lock(keys)
-            runs = self._runs_within(mine, wanted)
-            claimed = self._claim(choose(self.grouping, runs, wanted))
+            runs = self._runs_within(mine, room)
+            claimed = self._claim(choose(self.grouping, runs, room))
             self.claimed += claimed
             # If a group had fetchable jobs when it was chosen and has none now, another reader was quicker.
             is_all = len(mine) == len(keys) and all(runs) and (claimed or not keys)
@@ -104,20 +104,20 @@ class _Reader:
 
     # --------------------------------------------------------------------------------------------- which groups
 
-    def _needed(self, wanted: int) -> list[str]:
-        """The first groups that together have ``wanted`` jobs, and no more groups than may be locked."""
-        most = min(wanted, MOST_KEYS - len(self.asked))
+    def _needed(self, number: int) -> list[str]:
+        """The first groups that together have this ``number`` of jobs, and no more groups than may be locked."""
+        most = min(number, MOST_KEYS - len(self.asked))
         ranked = self._ranked(most)
         if self.grouping != Grouping.FILL:
             return list(islice(ranked, most))
         keys: list[str] = []
         size = 1
-        while wanted > 0 and len(keys) < most and (some := list(islice(ranked, size))):
-            runs = self._runs(some, wanted)
+        while number > 0 and len(keys) < most and (some := list(islice(ranked, size))):
+            runs = self._runs(some, number)
             for key in some[: most - len(keys)]:
-                if wanted > 0 and runs[key]:
+                if number > 0 and runs[key]:
                     keys.append(key)
-                    wanted -= len(runs[key])
+                    number -= len(runs[key])
             size *= 4
         return keys
 
@@ -127,31 +127,31 @@ class _Reader:
         First by reading jobs in order, because the heads of many small groups lie in front; then group by group,
         because all jobs in front may belong to one large group.
         """
-        given: set[str] = set()
+        yielded: set[str] = set()
         near = 4 * most + 100
         for rows in (near, FURTHER * near):
-            seen, heads = self._in_front(rows, most + len(given))
-            yield from _new(heads, given)
-            if seen < rows or len(given) >= most:
+            seen, heads = self._in_front(rows, most + len(yielded))
+            yield from _new(heads, yielded)
+            if seen < rows or len(yielded) >= most:
                 return
-            if FURTHER * len(given) < most:
+            if FURTHER * len(yielded) < most:
                 break  # the second look would not find enough groups either
-        heads = [Group(*row) for row in self._rows(grouped_reads.GROUPS_BY_KEY, groups=most + len(given))]
-        if "" not in given and "" not in self.asked:
+        heads = [Group(*row) for row in self._rows(grouped_reads.GROUPS_BY_KEY, groups=most + len(yielded))]
+        if "" not in yielded and "" not in self.asked:
             heads += self._look_out()
-        yield from _new(heads, given)
+        yield from _new(heads, yielded)
 
     def _in_front(self, rows: int, groups: int) -> tuple[int, list[Group]]:
         statement = grouped_reads.GROUPS_IN_FRONT
-        ((seen, has_others, found),) = self._rows(statement, rows=rows, groups=groups)
-        heads = [Group(*head) for head in json.loads(found)]
+        ((seen, has_others, groups_as_json),) = self._rows(statement, rows=rows, groups=groups)
+        heads = [Group(*head) for head in json.loads(groups_as_json)]
         if has_others and "" not in self.asked:
             heads += self._without_group()
         return seen, heads
 
     def _without_group(self) -> list[Group]:
-        found = self._rows(grouped_reads.JOBS_WITHOUT_GROUP, depth=1)
-        return [Group("", priority, position) for *_, goes, priority, position in found if goes]
+        jobs = self._rows(grouped_reads.JOBS_WITHOUT_GROUP, depth=1)
+        return [Group("", priority, position) for *_, goes, priority, position in jobs if goes]
 
     def _look_out(self) -> list[Group]:
         """The jobs without a group, if none lies in front.
@@ -162,10 +162,10 @@ class _Reader:
         begin = time.monotonic()
         if begin < _rests.until.get(place, 0.0):
             return []
-        found = self._without_group()
+        heads = self._without_group()
         end = time.monotonic()
-        _rests.until[place] = 0.0 if found else end + REST * (end - begin)
-        return found
+        _rests.until[place] = 0.0 if heads else end + REST * (end - begin)
+        return heads
 
     # ----------------------------------------------------------------------------------------------- which jobs
 
@@ -179,30 +179,30 @@ class _Reader:
         self.refused = self.refused or len(got) < len(keys)
         return [key for key in keys if key in got]
 
-    def _runs_within(self, keys: list[str], wanted: int) -> list[Run]:
+    def _runs_within(self, keys: list[str], limit: int) -> list[Run]:
         """The fetchable jobs of each group, reading no more than needed."""
         if not keys:
             return []
-        depth = 1 if self.grouping == Grouping.HEAD else wanted
+        depth = 1 if self.grouping == Grouping.HEAD else limit
         if self.grouping == Grouping.ROUND_ROBIN:
-            depth = -(-wanted // len(keys))
+            depth = -(-limit // len(keys))
         while True:
             runs = self._runs(keys, depth)
-            found = sum(map(len, runs.values()))
+            number = sum(map(len, runs.values()))
             is_all = all(len(run) < depth for run in runs.values())
-            if self.grouping != Grouping.ROUND_ROBIN or found >= wanted or is_all:
+            if self.grouping != Grouping.ROUND_ROBIN or number >= limit or is_all:
                 return list(runs.values())
-            depth = min(2 * depth, wanted)
+            depth = min(2 * depth, limit)
 
     def _runs(self, keys: list[str], depth: int) -> dict[str, Run]:
-        found = []
-        if named := [key for key in keys if key]:
-            found += self._rows(grouped_reads.JOBS_OF_GROUPS, keys=named, depth=depth)
+        jobs = []
+        if with_name := [key for key in keys if key]:
+            jobs += self._rows(grouped_reads.JOBS_OF_GROUPS, keys=with_name, depth=depth)
         if "" in keys:
-            found += [row[:4] for row in self._rows(grouped_reads.JOBS_WITHOUT_GROUP, depth=depth)]
+            jobs += [row[:4] for row in self._rows(grouped_reads.JOBS_WITHOUT_GROUP, depth=depth)]
         runs: dict[str, Run] = {key: [] for key in keys}
         stopped = set()
-        for key, tid, id, goes in found:
+        for key, tid, id, goes in jobs:
             if goes and key not in stopped:
                 runs[key].append(Row(key, tid, id))
             else:
@@ -225,8 +225,8 @@ class _Reader:
         return sorted(jobs, key=lambda job: places[job.id])
 
     def _rows(self, statement: str, **params: object) -> list[tuple[Any, ...]]:
-        given = {"queue": self.claimer.queue, "tags": self.claimer.tags, "without": sorted(self.asked), **params}
-        return self._run(statement, given)
+        always = {"queue": self.claimer.queue, "tags": self.claimer.tags, "without": sorted(self.asked)}
+        return self._run(statement, always | params)
 
     def _run(self, statement: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         claimer = self.claimer
@@ -247,18 +247,18 @@ class Rests(ProcessMemory):
 _rests = Rests()
 
 
-def _new(heads: Iterable[Group], given: set[str]) -> Iterator[str]:
+def _new(heads: Iterable[Group], yielded: set[str]) -> Iterator[str]:
     for head in sorted(heads, key=lambda head: head.rank):
-        if head.key not in given:
-            given.add(head.key)
+        if head.key not in yielded:
+            yielded.add(head.key)
             yield head.key
 
 
-def choose(grouping: Grouping, runs: list[Run], wanted: int) -> list[Row]:
+def choose(grouping: Grouping, runs: list[Run], limit: int) -> list[Row]:
     """The jobs of these groups in the order in which they are returned."""
     if grouping == Grouping.FILL:
-        return [row for run in runs for row in run][:wanted]
+        return [row for run in runs for row in run][:limit]
     layers = zip_longest(*runs)
     if grouping == Grouping.HEAD:
         layers = islice(layers, 1)  # type: ignore[assignment]
-    return [row for layer in layers for row in layer if row is not None][:wanted]
+    return [row for layer in layers for row in layer if row is not None][:limit]

@@ -285,11 +285,10 @@ def _fetch_lanes(claimer: Claimer, limit: int, own: bool) -> list[Job]:
         first = _look(claimer, front=len(stretches) == 1)
         if not claimer.tags:
             first.append(_heads(claimer, stretches[0], _most(limit, FEW_SPARE), without))
-        judge = in_transaction(
-            claimer.using, partial(_claim_heads, claimer, limit, refusals, without, stretches), first
-        )
-        if judge.claimed:
-            return judge.claimed
+        work = partial(_claim_heads, claimer, limit, refusals, without, stretches)
+        judge = in_transaction(claimer.using, work, first)
+        if judge is None or judge.claimed:
+            return judge.claimed if judge else []
         if long_refused and not all_keys:
             all_keys = True  # no other job can be fetched, so the skipped keys are tried too
             continue
@@ -305,9 +304,9 @@ def _fetch_lanes(claimer: Claimer, limit: int, own: bool) -> list[Job]:
         time.sleep(random.uniform(0.001, 0.005))
 
 
-def _most(wanted: int, spare: float) -> int:
+def _most(room: int, spare: float) -> int:
     """How many candidates to read at once."""
-    return min(int((1 + spare) * wanted) + 10, 1_000)
+    return min(int((1 + spare) * room) + 10, 1_000)
 
 
 def _claim_heads(
@@ -318,28 +317,17 @@ def _claim_heads(
     stretches: list[Stretch],
     look: Rows,
     *more: Rows,
-) -> Judge:
-    """Look along the order, some candidates at a time, until enough heads are claimed."""
-    judge = Judge(claimer, refusals, without)
+) -> Judge | None:
+    """Claim heads in the order of the queue, until there are enough; ``None`` while the queue is paused."""
     paused, leases = _answer(claimer, look)
+    if paused:
+        return None
+    judge = Judge(claimer, refusals, without)
     candidates = None if claimer.tags or leases else [Candidate(*row) for row in more[-1]]
-    for stretch in [] if paused else stretches:
-        rounds, spare = ROUNDS, FEW_SPARE
-        while rounds:
-            wanted, refused = limit - len(judge.claimed), len(judge.refused)
-            most = _most(wanted, spare)
-            if candidates is None:
-                candidates = _candidates(claimer, stretch, most, judge.refused)
-            judge.claim(candidates, wanted)
-            judge.saw_all = len(candidates) < most and not judge.is_full()
-            if len(judge.claimed) >= limit or len(candidates) < most or judge.is_full():
-                break
-            spare = MANY_SPARE
-            rounds -= len(judge.refused) == refused  # locked keys use up no round, so that the other keys are seen
-            stretch = Stretch(Part.BELOW, (candidates[-1].priority, candidates[-1].position))
-            candidates = None
+    for stretch in stretches:
+        judge.claim_along(stretch, limit, candidates)
         candidates = None
-        if len(judge.claimed) >= limit or judge.is_full():
+        if judge.has_enough(limit):
             break
     return judge
 
@@ -362,14 +350,34 @@ class Judge:
         """Whether this transaction has locked as many keys as it may."""
         return len(self.ours) >= MOST_KEYS
 
-    def claim(self, candidates: list[Candidate], wanted: int) -> None:
+    def has_enough(self, limit: int) -> bool:
+        return len(self.claimed) >= limit or self.is_full()
+
+    def claim_along(self, stretch: Stretch, limit: int, candidates: list[Candidate] | None) -> None:
+        """Claim heads along a stretch, some candidates at a time; the first may have been read already."""
+        rounds, spare = ROUNDS, FEW_SPARE
+        while rounds:
+            room, refused = limit - len(self.claimed), len(self.refused)
+            most = _most(room, spare)
+            if candidates is None:
+                candidates = _candidates(self.claimer, stretch, most, self.refused)
+            self.claim(candidates, room)
+            self.saw_all = len(candidates) < most and not self.is_full()
+            if len(candidates) < most or self.has_enough(limit):
+                break
+            spare = MANY_SPARE
+            rounds -= len(self.refused) == refused  # locked keys use up no round, so that the other keys are seen
+            stretch = Stretch(Part.BELOW, (candidates[-1].priority, candidates[-1].position))
+            candidates = None
+
+    def claim(self, candidates: list[Candidate], room: int) -> None:
         lanes = self._lock_and_look(candidates)
         mine = [candidate for candidate in candidates if candidate.key in self.ours]
         if not mine:
             return
         going, held, blocked = (self._ordered if self.claimer.policy == ORDERED else self._one_running)(mine, lanes)
         self.refusals.forget(candidate.key for candidate in mine if candidate.key not in self.refused)
-        self._claim_and_hold(going[:wanted], held, blocked)
+        self._claim_and_hold(going[:room], held, blocked)
 
     def _lock_and_look(self, candidates: list[Candidate]) -> Rows:
         """Lock the keys of the candidates, and return what the lanes contain.

@@ -97,7 +97,7 @@ ORDER BY priority DESC, position LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 
 # Jobs that may be heads of lanes, locked before they are judged. For candidates with tags the ORM composes this
-# statement, and a test compares the two. It is written out, because a worker runs it twice per batch: Django took 1.0
+# statement, and a test compares the two. It is written out, because a worker runs it for each batch: Django took 1.0
 # ms to compose it, compared to 0.5 ms for the whole round trip, and a job of an ordered queue took 1.09 times as long.
 HEADS = _heads("")
 HEADS_ABOVE = _heads(" AND priority > %(priority)s")
