@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce
@@ -23,11 +24,12 @@ from .announcements import wake
 from .databases import database, execute, rows
 from .lanes import chunks
 from .retry_decision import Fail, Failing, ReturnToQueue, retrying_beside
-from .sweeps import AT_ONCE, WHERE_RUNNING, Bounds, bounds, queues_with, selected_ids
+from .sweeps import AT_ONCE, Bounds, bounds, queues_with
 from .transactions import at, in_transaction
 from .transitions import Answers, Become, Change, Decision, move
 
 RELEASED_AT_ONCE = 1_000
+WHERE_RUNNING = ("assignee", "queue_id")  # the order of the index of running jobs
 
 
 UNANSWERED = Become(
@@ -189,12 +191,18 @@ def sweep(using: str, which: JobQuerySet, decision: Decision, order: tuple[str, 
     """Move all selected jobs, a bounded number at a time; jobs locked by another transaction are skipped."""
     counts: Counter[str] = Counter()
     limits = bounds()
-    for ids in chunks(selected_ids(using, which, order), AT_ONCE):
+    for ids in chunks(_selected_ids(using, which, order), AT_ONCE):
         if limits.are_reached():
             break
         moved = move(using, ids, IfStillSelected(which, decision), skip_locked=True)
         counts.update(job.queue_id for job in moved.jobs if job.pk in moved.changes)
     return dict(counts)
+
+
+def _selected_ids(using: str, which: JobQuerySet, order: tuple[str, ...]) -> list[UUID]:
+    """The ids of the selected jobs, read along the index that has this order, whatever the planner estimates."""
+    ids = which.order_by(*order).values_list("pk", flat=True)
+    return sorted(in_transaction(using, partial(list, ids)))
 
 
 def release_due(*, using: str | None = None) -> dict[str, int]:

@@ -10,15 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from uuid import UUID
 
-from ..querysets import JobQuerySet
 from . import sql
 from .databases import rows
 from .transactions import in_transaction
 
 AT_ONCE = 200  # rows of one transaction: no more keys than one may lock
-WHERE_RUNNING = ("assignee", "queue_id")  # the order of the index of running jobs
 
 
 @dataclass(slots=True)
@@ -66,12 +63,6 @@ def bounded(seconds: float, *, looks: float = math.inf, place: dict[str, Any] | 
         yield current
     finally:
         _bounds.reset(token)
-
-
-def selected_ids(using: str, which: JobQuerySet, order: tuple[str, ...] = WHERE_RUNNING) -> list[UUID]:
-    """The ids of the selected jobs, read along the index that has this order, whatever the planner estimates."""
-    ids = which.order_by(*order).values_list("pk", flat=True)
-    return sorted(in_transaction(using, partial(list, ids)))
 
 
 def queues_with(using: str, which: str, *, start: str = "") -> list[str]:
