@@ -154,7 +154,7 @@ def test_a_file_is_named_for_its_concept(module):
 # Empty and never filled, except the first, which services.fetch fills.
 BARE = {("engine.drafts", "_NO_TAGS"), ("pipeline.lake", "UPGRADES")}
 
-EMPTY = ("{}", "[]", "set()", "dict()", "list()", "deque(", "defaultdict(", "WeakKeyDictionary(", "WeakSet(")
+EMPTY = ("{}", "[]", "set()", "dict()", "list()", "deque(", "defaultdict(", "WeakKeyDictionary(", "WeakSet(", "local(")
 
 
 def bare_memories(node: ast.Module) -> Iterator[str]:
@@ -181,6 +181,7 @@ def test_what_a_process_remembers_has_an_owner(module):
         "x = set()",
         "x = weakref.WeakKeyDictionary()",
         "x = defaultdict(list)",
+        "x = threading.local()",
         "def f():\n    global x\n    x = 1",
     ),
 )

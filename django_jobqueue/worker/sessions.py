@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
@@ -20,7 +21,15 @@ _OPTIONS = {
     "keepalives_count": 2,
     "connect_timeout": 5,
 }
-_limits = threading.local()
+
+
+class Limits(threading.local):
+    """The limits of this thread's new connections; none until :func:`limit` sets them."""
+
+    parameters: Mapping[str, str] = MappingProxyType({})
+
+
+_limits = Limits()
 
 STATEMENT_SECONDS = 30.0  # the longest time for a statement of a child
 
@@ -50,7 +59,7 @@ def limit(*, statement: float, lock: float = 0.0) -> None:
 @contextmanager
 def limited(using: str) -> Iterator[None]:
     """Behind a pooler, where sessions cannot be configured: apply the limits to the transaction of this block."""
-    parameters = getattr(_limits, "parameters", None)
+    parameters = _limits.parameters
     if not parameters or not get_settings().POOLER:
         yield
         return
@@ -60,7 +69,7 @@ def limited(using: str) -> Iterator[None]:
 
 
 def _set_limits(*, connection: Any, **kwargs: Any) -> None:
-    parameters = getattr(_limits, "parameters", None)
+    parameters = _limits.parameters
     if parameters and not get_settings().POOLER:
         with connection.cursor() as cursor:
             cursor.execute("; ".join(f"SET {name} = '{value}'" for name, value in parameters.items()))
