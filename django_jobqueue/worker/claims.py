@@ -36,6 +36,7 @@ class LockedOutcome(NamedTuple):
 
     job: Job
     ending: Ending
+    seconds: float  # how long its handler ran
     pause: float  # seconds until the next try
     retry_at: float
 

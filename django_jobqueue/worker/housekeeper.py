@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -38,10 +38,12 @@ from ..services.operations import advance_operations
 from ..services.schedules import send_due
 from . import health, sessions
 from .child import EXIT_GRACE
+from .console import show_log
 from .memory import megabytes_of
 from .messages import ChildEnded, ChildLost, ChildRecovered, ChildStarted, Finish, Report, StopRequested
 from .options import WorkerOptions
 from .processes import kill_group
+from .progress import Progress, count_total
 from .sessions import DATABASE_ERRORS
 from .slots import Slots
 
@@ -381,6 +383,7 @@ def run_housekeeper(
     supervisor_pid: int,
 ) -> int:
     """Run the housekeeping process, until the supervisor tells it to exit or has ended."""
+    show_log(options)
     housekeeper = Housekeeper(
         options, report=supervisor.send, turned=lambda: setattr(own_slots, "turned_at", time.monotonic())
     )
@@ -389,6 +392,8 @@ def run_housekeeper(
     threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
     if health_socket is not None:
         health.serve(housekeeper, health_socket)
+    if Progress.is_wanted(options):
+        threading.Thread(target=_tell_total, args=(options, slots, own_slots), name="jobqueue-total").start()
     try:
         housekeeper.run()
     finally:
@@ -428,6 +433,16 @@ def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots]
         )
     finally:  # in any case: without instructions it would send heartbeats of dead children for ever
         os._exit(EXIT_GRACE)
+
+
+def _tell_total(options: WorkerOptions, slots: list[Slots], own_slots: Slots) -> None:
+    """Count the jobs to drain, for the progress bar: those that wait, and those that were claimed meanwhile."""
+    own_connection(options.using)
+    sessions.limit(statement=STATEMENT_SECONDS)
+    with suppress(*DATABASE_ERRORS):  # the bar then shows no total
+        total = count_total(options)
+        own_slots.total = total + sum(each.tally.ended + each.jobs[2] for each in slots)
+    connections[options.using].close()
 
 
 def _kill_groups(groups: dict[UUID, int]) -> None:
