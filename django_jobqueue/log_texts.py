@@ -32,7 +32,7 @@ def one_line(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that people would choose, as in ``0.4 ms``, ``0.94 s``, ``3.4 s``, ``2 min 5 s`` or ``3 h 20 min``."""
+    """A time in the unit that people would choose, as in ``0.4 ms``, ``3.4 s``, ``2 min 5 s`` or ``3 h 20 min``."""
     if seconds < 0.1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 59.95:

@@ -14,6 +14,7 @@ from django.db import connections
 
 from .. import carriers
 from ..conf import Settings, get_settings
+from ..connection_names import name_process
 from ..engine.notifications import Listener
 from ..engine.workers import seconds_on_timeline
 from ..handlers import Handler
@@ -186,7 +187,7 @@ class Child:
             self.wake.clear()
         self.executor.start()
         if self.settings.NOTIFY and not self.settings.POOLER:
-            self.listener = Listener(self.identity.using, self.poller.notify, self._listener_lost)
+            self.listener = Listener(self.identity.using, self.poller.notify, self._listener_lost, self.identity.name)
             self.listener.start()
 
     def stop(self) -> None:
@@ -353,6 +354,7 @@ class Child:
 
 def run_child(identity: WorkerIdentity, options: WorkerOptions, slots: Slots, control: int) -> int:
     """Run a child process until it stops. Orders of the supervisor come through ``control``."""
+    name_process("runjobs", options.name, f"child {identity.number(options.name)}")
     show_log(options)
     child = Child(identity, options, slots)
     signal.signal(signal.SIGTERM, lambda *_: child.stop_from_signal())

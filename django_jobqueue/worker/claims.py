@@ -30,6 +30,10 @@ class WorkerIdentity:
     incarnation: UUID
     using: str
 
+    def number(self, worker: str) -> str:
+        """The number of this child of its worker."""
+        return self.name.removeprefix(worker).removeprefix("/") or "1"
+
 
 class LockedOutcome(NamedTuple):
     """How an attempt ended; not yet recorded, because another transaction has locked its job."""

@@ -26,6 +26,7 @@ from django.db import OperationalError, connections
 
 from .. import __version__
 from ..conf import get_settings
+from ..connection_names import name_process
 from ..engine import workers
 from ..engine.pools import own_connection
 from ..engine.recovery import has_lost_workers
@@ -119,7 +120,7 @@ class Housekeeper:
 
     def run(self) -> None:
         """Send heartbeats until told to exit and the jobs of all ended children are recovered."""
-        own_connection(self.using)
+        own_connection(self.using, "heartbeat", self.options.name)
         for work in self._works():
             threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
         fence = self.settings.WORKER_FENCE_SECONDS
@@ -266,7 +267,7 @@ class Housekeeper:
 
     def _housekeep(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         """Run periodic work in a thread of its own: a long cleanup must not delay schedules."""
-        own_connection(self.using)
+        own_connection(self.using, name, self.options.name)
         sessions.limit(statement=STATEMENT_SECONDS)
         broken = False
         while not self.stopping.is_set():
@@ -383,6 +384,7 @@ def run_housekeeper(
     supervisor_pid: int,
 ) -> int:
     """Run the housekeeping process, until the supervisor tells it to exit or has ended."""
+    name_process("runjobs", options.name, "housekeeping")
     show_log(options)
     housekeeper = Housekeeper(
         options, report=supervisor.send, turned=lambda: setattr(own_slots, "turned_at", time.monotonic())
@@ -437,7 +439,7 @@ def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots]
 
 def _tell_total(options: WorkerOptions, slots: list[Slots], own_slots: Slots) -> None:
     """Count the jobs to drain, for the progress bar: those that wait, and those that were claimed meanwhile."""
-    own_connection(options.using)
+    own_connection(options.using, "total")
     sessions.limit(statement=STATEMENT_SECONDS)
     with suppress(*DATABASE_ERRORS):  # the bar then shows no total
         total = count_total(options)

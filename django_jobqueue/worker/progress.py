@@ -11,6 +11,7 @@ from django.db import connections
 from django.utils.timezone import localtime
 
 from .. import handlers
+from ..connection_names import name_process
 from ..engine.backlog import MOST
 from ..log_texts import duration, error_line
 from ..services.inspect.backlog import WaitingFor, running, waiting, waiting_for
@@ -43,7 +44,7 @@ class Progress:
     def _draw(self, tally: Tally, total: int) -> None:
         more = "+" if total >= MOST else ""
         total = max(total, tally.ended)  # jobs that were sent meanwhile are done, too
-        share = tally.ended / total if total else 1.0
+        share = tally.ended / max(1, total)
         rate = tally.ended / max(0.001, time.monotonic() - self._began)
         bar = "#" * int(share * _WIDTH)
         text = f"\r[{bar:<{_WIDTH}}] {tally.ended:,} of {total:,}{more}, {tally.failed:,} failed, {rate:,.0f}/s "
@@ -100,6 +101,7 @@ def end_drain(options: WorkerOptions, tally: Tally, seconds: float) -> str:
     A worker that keeps running counts the minutes in its maintenance; a drain is often over before that begins.
     """
     done = f"Jobs: {tally}, in {duration(seconds)}."
+    name_process("runjobs", options.name)
     sessions.prepare(options.using)
     sessions.limit(statement=sessions.STATEMENT_SECONDS)
     try:
