@@ -45,9 +45,6 @@ SELECT q.name, w.state, w.hold, w.number FROM jobqueue_queue q CROSS JOIN LATERA
 ) w WHERE %(queues)s::text[] IS NULL OR q.name = ANY(%(queues)s)
 """
 
-# The waiting jobs of some queues by what they wait for, by handler, and by whether they have the tags. A key of an
-# ordered queue is judged once: its jobs wait for the job that blocks it, or for the first of them. It reads at most a
-# limited number of rows of each queue and kind.
 _OF_KEY = "SELECT state, hold FROM jobqueue_job WHERE queue_id = q.name AND singleton_key = w.key"
 
 
@@ -58,6 +55,9 @@ def _waiting(which: str, order: str, because: str, key: str = "''") -> str:
     )
 
 
+# The waiting jobs of some queues by what they wait for, by handler, and by whether they have the tags. A key of an
+# ordered queue is judged once: its jobs wait for the job that blocks it, or for the first of them. It reads at most a
+# limited number of rows of each queue and kind.
 WAITING_FOR = f"""
 SELECT q.name, q.paused_at IS NOT NULL, w.handler, w.tagged,
     CASE WHEN w.because <> '{Hold.LANE}' OR q.policy <> '{ORDERED}' THEN w.because
