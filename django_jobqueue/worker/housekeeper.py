@@ -53,6 +53,7 @@ logger = logging.getLogger("django_jobqueue.worker")
 RECOVER_SECONDS = 1.0
 OPERATIONS_SECONDS = 5.0  # how often to check for unfinished operations
 STATEMENT_SECONDS = 60.0
+TOTAL_SECONDS = 3.0  # how long the jobs of a drain may be counted
 
 
 @dataclass
@@ -394,8 +395,8 @@ def run_housekeeper(
     threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
     if health_socket is not None:
         health.serve(housekeeper, health_socket)
-    if Progress.is_wanted(options):
-        threading.Thread(target=_tell_total, args=(options, slots, own_slots), name="jobqueue-total").start()
+    if Progress.is_wanted(options) and not own_slots.total:
+        _tell_total(options, own_slots)
     try:
         housekeeper.run()
     finally:
@@ -437,13 +438,12 @@ def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots]
         os._exit(EXIT_GRACE)
 
 
-def _tell_total(options: WorkerOptions, slots: list[Slots], own_slots: Slots) -> None:
-    """Count the jobs to drain, for the progress bar: those that wait, and those that were claimed meanwhile."""
+def _tell_total(options: WorkerOptions, own_slots: Slots) -> None:
+    """Count the jobs to drain, for the progress bar: before the children are registered, and so before they begin."""
     own_connection(options.using, "total")
-    sessions.limit(statement=STATEMENT_SECONDS)
+    sessions.limit(statement=TOTAL_SECONDS)
     with suppress(*DATABASE_ERRORS):  # the bar then shows no total
-        total = count_total(options)
-        own_slots.total = total + sum(each.tally.ended + each.jobs[2] for each in slots)
+        own_slots.total = count_total(options)
     connections[options.using].close()
 
 

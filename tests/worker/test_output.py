@@ -209,7 +209,7 @@ def test_every_connection_of_a_worker_says_whose_it_is(project):
     job = send("names", retry_limit=0)
     project("--processes", "2", PGAPPNAME="shop")
 
-    names = reread(job).output
+    names: list[str] = reread(job).output or []
     parts = {name.removeprefix("shop: runjobs talker ") for name in names if name.startswith("shop: runjobs talker ")}
     assert {"child 1", "child 2", "housekeeping heartbeat", "housekeeping recovery"} <= parts
     assert {"child 1 handler", "child 2 handler"} & parts

@@ -188,6 +188,7 @@ def test_the_trace_of_the_sender_goes_on_in_the_handler(queue, run, told):
     assert {each["contexts"]["trace"]["parent_span_id"] for each in attempts} == {
         span["span_id"] for span in publishing
     }
+    assert shipped is not None
     assert publishing[0]["data"]["messaging.message.id"] == str(shipped.pk)
     assert [span["description"] for each in attempts for span in each["spans"] if span["op"] == "shop"] == [
         "inside"
