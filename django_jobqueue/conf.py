@@ -86,6 +86,10 @@ class Settings:
     CARRY: Sequence[str] = _setting(
         (), "Dotted paths of carriers, which take facts besides the data from the sender of a job to its handler."
     )
+    SENTRY_RETRIES: bool = _setting(
+        True,
+        "Report also those failed attempts to Sentry after which another follows, as warnings.",
+    )
     PROCESSES: int = _setting(1, "How many child processes a worker has, unless --processes is given.", minimum=1)
     CONCURRENCY: int = _setting(
         8, "How many handlers a child runs at once, each in a thread, unless --concurrency is given.", minimum=1

@@ -31,6 +31,18 @@ def one_line(text: str) -> str:
     return first if len(first) <= MAX_ERROR_CHARS else f"{first[: MAX_ERROR_CHARS - 1]}…"
 
 
+def duration(seconds: float) -> str:
+    """A time in the unit that people would choose, as in ``0.4 ms``, ``3.4 s``, ``2 min 5 s`` or ``3 h 20 min``."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def job_label(job: Job, seq: int | None = None) -> str:
     """Queue, number, handler and key of a job, as in ``orders #264 shop.ship_order key=customer-finn``.
 

@@ -107,7 +107,7 @@ class Assigner(threading.Thread):
     # -------------------------------------------------------------------------------------------------- the thread
 
     def run(self) -> None:
-        own_connection(self.terms.using)
+        own_connection(self.terms.using, "stream")
         try:
             self._register()
             with subscribed(self.terms.using, self.woken):

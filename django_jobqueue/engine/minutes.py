@@ -22,6 +22,7 @@ from .databases import execute, rows
 from .transactions import in_transaction, joins
 
 AGAIN = timedelta(minutes=2)  # minutes that are counted again, because a transaction may commit late
+_MINUTE = timedelta(minutes=1)
 _LOCK = 0x6A6F62_6D696E  # "jobmin": only one process counts at a time
 
 logger = logging.getLogger("django_jobqueue.statistics")
@@ -48,11 +49,14 @@ class _Counts:
 _Key = tuple[str, datetime]  # a queue and a minute
 
 
-def fill(using: str) -> int:
-    """Count every complete minute that is not counted yet; return the number of minutes."""
+def fill(using: str, *, until_now: bool = False) -> int:
+    """Count every complete minute that is not counted yet; return the number of minutes.
+
+    With ``until_now`` also count the current minute, which is counted again when it is complete.
+    """
     if not joins(connections[using]):
         _summarize(using)
-    return in_transaction(using, partial(_fill, using))
+    return in_transaction(using, partial(_fill, using, until_now))
 
 
 def forget(days: int, limit: int, using: str) -> int:
@@ -79,21 +83,22 @@ def _summarize(using: str) -> None:
             )
 
 
-def _fill(using: str) -> int:
+def _fill(using: str, until_now: bool) -> int:
     if not rows(using, sql.statistics.TRY_LOCK, [_LOCK])[0][0]:
         return 0
     until = rows(using, sql.statistics.THIS_MINUTE)[0][0]
     counted_until = Maintenance.objects.using(using).values_list("counted_until", flat=True).first()
-    if counted_until == until:
+    if counted_until == until and not until_now:
         return 0
     first = until - CATCH_UP
-    if counted_until is not None and first < counted_until < until:  # it lies in the future if the clock was put back
+    if counted_until is not None and first < counted_until <= until:  # it lies in the future if the clock was put back
         first = counted_until
-    counts = _count(using, max(first - AGAIN, until - CATCH_UP), until)
-    _look_around(using, counts, until - timedelta(minutes=1))
+    last = until if until_now else until - _MINUTE
+    counts = _count(using, max(first - AGAIN, until - CATCH_UP), last + _MINUTE)
+    _look_around(using, counts, last)
     _store(using, counts)
     Maintenance.objects.using(using).update_or_create(pk=Maintenance.ONLY, defaults={"counted_until": until})
-    return int((until - first) / timedelta(minutes=1))
+    return int((until - first) / _MINUTE)
 
 
 def _count(using: str, since: datetime, until: datetime) -> dict[_Key, _Counts]:

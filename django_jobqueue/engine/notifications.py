@@ -35,15 +35,15 @@ class Listener(threading.Thread):
     Calls ``lost()`` when the connection is broken.
     """
 
-    def __init__(self, using: str, woken: Callable[[str], None], lost: Callable[[], None]) -> None:
+    def __init__(self, using: str, woken: Callable[[str], None], lost: Callable[[], None], worker: str = "") -> None:
         super().__init__(name="jobqueue-listener", daemon=True)
-        self.using, self.woken, self.lost = using, woken, lost
+        self.using, self.woken, self.lost, self.worker = using, woken, lost, worker
         self._stopping = threading.Event()
         self._ear, self._bell = os.pipe()  # wakes the thread, so that it need not poll
         self._pause = 0.1
 
     def run(self) -> None:
-        own_connection(self.using)
+        own_connection(self.using, "listener", self.worker)
         while not self._stopping.is_set():
             try:
                 self._listen()

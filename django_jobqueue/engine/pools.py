@@ -13,6 +13,8 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..connection_names import name_thread
+
 
 def remove_pools() -> None:
     """Close all pools of this process; connections are opened without a pool from now on.
@@ -30,13 +32,17 @@ def remove_pools() -> None:
         settings["OPTIONS"] = _without_pool(settings)  # shared by the connections of all threads
 
 
-def own_connection(alias: str) -> BaseDatabaseWrapper:
-    """This thread's connection to a database, from now on without a pool; the pool of other threads stays."""
+def own_connection(alias: str, role: str, worker: str = "") -> BaseDatabaseWrapper:
+    """This thread's connection to a database, from now on without a pool; the pool of other threads stays.
+
+    Its ``application_name`` tells the ``role`` of the thread, and of which ``worker`` it is.
+    """
     connection = connections[alias]
     if _has_pool(connection):
         settings = connection.settings_dict
         connection = type(connection)({**settings, "OPTIONS": _without_pool(settings)}, alias)
         connections[alias] = connection
+    name_thread(connection, role, worker)
     return connection
 
 

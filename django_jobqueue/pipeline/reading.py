@@ -164,7 +164,7 @@ def conninfo_of(using: str) -> str:
     parts |= {name: value for name, value in used.items() if value}
     if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
         parts["options"] = f"{parts.get('options', '')} -c role={role}".strip()
-    return make_conninfo(**parts, application_name="django_jobqueue pipeline")
+    return make_conninfo(**{**parts, "application_name": "django_jobqueue pipeline"})
 
 
 def _as_list(value: str | Iterable[str]) -> list[str]:

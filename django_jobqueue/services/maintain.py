@@ -204,12 +204,13 @@ def forget_staged(*, using: str | None = None) -> int:
 # ------------------------------------------------------------------------------------------------------------ minutes
 
 
-def fill_minutes(*, using: str | None = None) -> int:
+def fill_minutes(*, until_now: bool = False, using: str | None = None) -> int:
     """Count every complete minute of the last hour that is not counted yet, and return the number of minutes.
 
-    Only one process counts at a time; for another, 0 is returned.
+    With ``until_now`` the current minute is counted as well, so far as it has passed; it is counted again when it is
+    complete. Only one process counts at a time; for another, 0 is returned.
     """
-    return minutes.fill(database(using))
+    return minutes.fill(database(using), until_now=until_now)
 
 
 def forget_old_minutes(*, limit: int = 10_000, using: str | None = None) -> int:

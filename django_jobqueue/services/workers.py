@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db.models import Q
 
+from ..connection_names import name_process
 from ..engine.databases import database
 from ..engine.pools import remove_pools
 from ..engine.queues import check_exists
@@ -58,3 +59,4 @@ def leave_pools() -> None:
     Call this before the process forks and before its first query, because processes must not share sockets of a pool.
     """
     remove_pools()
+    name_process("runjobs")

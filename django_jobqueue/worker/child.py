@@ -14,6 +14,7 @@ from django.db import connections
 
 from .. import carriers
 from ..conf import Settings, get_settings
+from ..connection_names import name_process
 from ..engine.notifications import Listener
 from ..engine.workers import seconds_on_timeline
 from ..handlers import Handler
@@ -22,8 +23,10 @@ from ..models import Job
 from . import sessions
 from .capacity import Capacity
 from .claims import HeldClaims, WorkerIdentity
+from .console import show_log
 from .dispatch import Dispatcher
 from .executor import Executor
+from .job_log import JobLog
 from .memory import resident_megabytes
 from .messages import ChildOrder
 from .options import WorkerOptions
@@ -66,6 +69,7 @@ class Child:
         self.claims = HeldClaims(identity, slots, max_jobs=options.max_jobs)
         self.outage, self.server = Outage(identity.name), Server(identity.using)
         self.verification = Verification(self.claims, self.executor, settings.EXPIRE_GRACE_SECONDS)
+        self.log = JobLog(identity.name, options.processes, slots)
         pace = HandlerPace()
         self.poller = Poller(
             options,
@@ -73,6 +77,7 @@ class Child:
             self.wake,
             one_handler=handler is not None,
             always_whole=handler is not None or self.executor.around is not None,
+            lists_jobs=self.log.lists_jobs,
         )
         self.dispatcher = Dispatcher(self.claims, self.executor, pace, settings, handler)
         self.capacity = Capacity(self.claims, self.executor, pace, options, settings)
@@ -97,6 +102,7 @@ class Child:
             notify_groups=self.poller.notify_groups,
             needs_whole=self.poller.needs_whole,
             restarted_since=self.server.restarted_since,
+            log=self.log,
         )
         self._exit_code = 0  # set when the child must be replaced
         self._stop_by: float | None = None  # set when it was told to stop: the end of the grace period
@@ -181,7 +187,7 @@ class Child:
             self.wake.clear()
         self.executor.start()
         if self.settings.NOTIFY and not self.settings.POOLER:
-            self.listener = Listener(self.identity.using, self.poller.notify, self._listener_lost)
+            self.listener = Listener(self.identity.using, self.poller.notify, self._listener_lost, self.identity.name)
             self.listener.start()
 
     def stop(self) -> None:
@@ -237,6 +243,7 @@ class Child:
         try:
             unbegun = self._withdraw()
             self.recorder.record_all()
+            self.log.sum_up(time.monotonic(), at_once=True)
             if unbegun:
                 self.prefetcher.give_back(unbegun, "its worker stops")
         except DATABASE_ERRORS as error:
@@ -323,6 +330,7 @@ class Child:
     def _control(self, now: float) -> None:
         self._control_at = now + CONTROL_SECONDS
         self.recorder.write_progress()
+        self.log.sum_up(now)
         if self.claims.jobs or self.executor.running() or self.verification.stop_by or now >= self._verify_at:
             self._verify_at = now + REFRESH_SECONDS
             self._verify_claims(now)
@@ -346,6 +354,8 @@ class Child:
 
 def run_child(identity: WorkerIdentity, options: WorkerOptions, slots: Slots, control: int) -> int:
     """Run a child process until it stops. Orders of the supervisor come through ``control``."""
+    name_process("runjobs", options.name, f"child {identity.number(options.name)}")
+    show_log(options)
     child = Child(identity, options, slots)
     signal.signal(signal.SIGTERM, lambda *_: child.stop_from_signal())
     threading.Thread(target=_follow_orders, args=(control, child), name="jobqueue-control", daemon=True).start()

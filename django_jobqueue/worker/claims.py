@@ -30,12 +30,17 @@ class WorkerIdentity:
     incarnation: UUID
     using: str
 
+    def number(self, worker: str) -> str:
+        """The number of this child of its worker."""
+        return self.name.removeprefix(worker).removeprefix("/") or "1"
+
 
 class LockedOutcome(NamedTuple):
     """How an attempt ended; not yet recorded, because another transaction has locked its job."""
 
     job: Job
     ending: Ending
+    seconds: float  # how long its handler ran
     pause: float  # seconds until the next try
     retry_at: float
 

@@ -18,8 +18,8 @@ Fetch = Callable[[], list[Job]]
 class FetchAhead:
     """Runs one fetch at a time, in its own thread on its own connection. Both are made when a child is first busy."""
 
-    def __init__(self, using: str, wake: threading.Event) -> None:
-        self._using, self._wake = using, wake
+    def __init__(self, using: str, wake: threading.Event, worker: str = "") -> None:
+        self._using, self._wake, self._worker = using, wake, worker
         self._requests: SimpleQueue[Fetch | None] = SimpleQueue()
         self._replies: SimpleQueue[list[Job] | Exception] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -51,7 +51,7 @@ class FetchAhead:
             self._requests.put(None)
 
     def _run(self) -> None:
-        own_connection(self._using)
+        own_connection(self._using, "fetch", self._worker)
         sessions.limit(statement=sessions.STATEMENT_SECONDS)
         while (fetch := self._requests.get()) is not None:
             try:

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -26,6 +26,7 @@ from django.db import OperationalError, connections
 
 from .. import __version__
 from ..conf import get_settings
+from ..connection_names import name_process
 from ..engine import workers
 from ..engine.pools import own_connection
 from ..engine.recovery import has_lost_workers
@@ -38,10 +39,12 @@ from ..services.operations import advance_operations
 from ..services.schedules import send_due
 from . import health, sessions
 from .child import EXIT_GRACE
+from .console import show_log
 from .memory import megabytes_of
 from .messages import ChildEnded, ChildLost, ChildRecovered, ChildStarted, Finish, Report, StopRequested
 from .options import WorkerOptions
 from .processes import kill_group
+from .progress import Progress, count_total
 from .sessions import DATABASE_ERRORS
 from .slots import Slots
 
@@ -50,6 +53,7 @@ logger = logging.getLogger("django_jobqueue.worker")
 RECOVER_SECONDS = 1.0
 OPERATIONS_SECONDS = 5.0  # how often to check for unfinished operations
 STATEMENT_SECONDS = 60.0
+TOTAL_SECONDS = 3.0  # how long the jobs of a drain may be counted
 
 
 @dataclass
@@ -117,7 +121,7 @@ class Housekeeper:
 
     def run(self) -> None:
         """Send heartbeats until told to exit and the jobs of all ended children are recovered."""
-        own_connection(self.using)
+        own_connection(self.using, "heartbeat", self.options.name)
         for work in self._works():
             threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
         fence = self.settings.WORKER_FENCE_SECONDS
@@ -264,7 +268,7 @@ class Housekeeper:
 
     def _housekeep(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         """Run periodic work in a thread of its own: a long cleanup must not delay schedules."""
-        own_connection(self.using)
+        own_connection(self.using, name, self.options.name)
         sessions.limit(statement=STATEMENT_SECONDS)
         broken = False
         while not self.stopping.is_set():
@@ -381,6 +385,8 @@ def run_housekeeper(
     supervisor_pid: int,
 ) -> int:
     """Run the housekeeping process, until the supervisor tells it to exit or has ended."""
+    name_process("runjobs", options.name, "housekeeping")
+    show_log(options)
     housekeeper = Housekeeper(
         options, report=supervisor.send, turned=lambda: setattr(own_slots, "turned_at", time.monotonic())
     )
@@ -389,6 +395,8 @@ def run_housekeeper(
     threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
     if health_socket is not None:
         health.serve(housekeeper, health_socket)
+    if Progress.is_wanted(options) and not own_slots.total:
+        _tell_total(options, own_slots)
     try:
         housekeeper.run()
     finally:
@@ -428,6 +436,15 @@ def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots]
         )
     finally:  # in any case: without instructions it would send heartbeats of dead children for ever
         os._exit(EXIT_GRACE)
+
+
+def _tell_total(options: WorkerOptions, own_slots: Slots) -> None:
+    """Count the jobs to drain, for the progress bar: before the children are registered, and so before they begin."""
+    own_connection(options.using, "total")
+    sessions.limit(statement=TOTAL_SECONDS)
+    with suppress(*DATABASE_ERRORS):  # the bar then shows no total
+        own_slots.total = count_total(options)
+    connections[options.using].close()
 
 
 def _kill_groups(groups: dict[UUID, int]) -> None:

@@ -80,7 +80,7 @@ class ThreadEnvironment:
         self._connections = [self._watched(alias) for alias in connections]
 
     def _watched(self, alias: str) -> BaseDatabaseWrapper:
-        connection = own_connection(alias)  # not from the pool that the process may have
+        connection = own_connection(alias, "handler")  # not from the pool that the process may have
         connection.execute_wrappers.append(self.notice)
         return connection
 

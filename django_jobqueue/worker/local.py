@@ -101,7 +101,7 @@ class LocalWorker:
         return self
 
     def _run_child(self) -> None:
-        own_connection(self._child.identity.using)
+        own_connection(self._child.identity.using, "child", self.name)
         self._child.run()
 
     def stop(self, timeout: float | None = None) -> bool:

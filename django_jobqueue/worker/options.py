@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from .. import handlers
 from ..conf import get_settings
 from ..engine.databases import database
 
@@ -27,6 +28,7 @@ class WorkerOptions:
     name: str = ""
     using: str = "default"
     health_port: int = 0
+    verbosity: int = 1  # 0: runjobs itself writes nothing but warnings and errors
 
     @classmethod
     def build(cls, **overrides: Any) -> WorkerOptions:
@@ -41,3 +43,7 @@ class WorkerOptions:
         }
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
+
+    def served_queues(self) -> list[str]:
+        """The queues that it reads if they exist: those that were named, or all that have a handler."""
+        return list(self.queues) or sorted(handlers.served(handlers.all_handlers()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import psycopg
@@ -14,6 +13,7 @@ from ..handlers import CancelJob, FailForGood, Handler, JobExpired, RetryLater, 
 from ..models import Job
 from ..options import YEAR, check_seconds
 from ..states import FailureReason
+from ..tracebacks import without_our_frames
 
 
 class Completed(NamedTuple):
@@ -69,7 +69,7 @@ def continues_group(ending: Ending) -> bool:
 def ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
     """What an exception of a handler means for its job."""
     try:
-        ending = _ending_for_error(handler, job, error.with_traceback(_without_our_frames(error.__traceback__)))
+        ending = _ending_for_error(handler, job, error.with_traceback(without_our_frames(error.__traceback__)))
         if isinstance(ending, Failed) and lost_connection(error):
             return ending._replace(disconnected_at=time.monotonic())
         return ending
@@ -96,16 +96,6 @@ _SERVER_GONE = {
     "57P03",  # the server starts or stops
     "25006",  # read-only: a standby
 }
-
-
-def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of this package; empty if the handler could not be called."""
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
-        trace = trace.tb_next
-    return trace
-
-
-_OURS = ("django_jobqueue.worker.", "django_jobqueue.handlers")
 
 
 def _ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:

@@ -44,7 +44,7 @@ class Prefetcher:
         self._claims, self._poller, self._capacity = claims, poller, capacity
         self._options, self._batch_size = options, settings.BATCH_SIZE
         self._begin, self._begin_groups = begin, begin_groups
-        self._ahead = FetchAhead(claims.identity.using, wake)
+        self._ahead = FetchAhead(claims.identity.using, wake, claims.identity.name)
         self._ahead_of: ServedQueue | None = None  # the queue of the last fetch ahead
         self._ahead_at = 0.0  # when that fetch began
         self._not_ahead_before = 0.0

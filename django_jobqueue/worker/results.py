@@ -19,10 +19,12 @@ from ..exceptions import ClaimLost, InvalidTransition, JobNotFound, JobQueueErro
 from ..log_texts import error_line, job_label
 from ..models import Job
 from ..policies import LANED, ORDERED
+from ..services.finish_many import Finished
 from ..signals import job_finished
 from ..states import DEAD, JobState
 from .claims import HeldClaims, LockedOutcome
 from .executor import Executor
+from .job_log import JobLog
 from .outcomes import Completed, Ending, Failed, Late, NotBegun, Recorded, Result, Snoozed, Stopped
 from .pace import HandlerPace
 from .sessions import DATABASE_ERRORS
@@ -30,6 +32,7 @@ from .sessions import DATABASE_ERRORS
 logger = logging.getLogger("django_jobqueue.worker")
 
 LOCK_SECONDS = 0.05  # how long to wait for another transaction that has locked the job of a result
+_COMPLETED = Completed(None)
 _PLAIN = Failed("")[1:]  # the fields of a failure that leave its retry to the job
 
 
@@ -97,13 +100,16 @@ class Recorder:
         notify_groups: Callable[[Iterable[Result]], None],
         needs_whole: Callable[[str], bool],
         restarted_since: Callable[[float], bool],
+        log: JobLog,
     ) -> None:
-        self._claims, self._executor, self._pace = claims, executor, pace
+        self._claims, self._executor, self._pace, self._log = claims, executor, pace, log
         self._settings, self._tags, self._using = settings, tags, claims.identity.using
         self._begin, self._begin_late, self._notify_groups = begin, begin_late, notify_groups
         self._needs_whole, self._restarted_since = needs_whole, restarted_since
         self._oldest_at: float | None = None  # when the oldest result came that is not yet recorded
         self._failures: dict[UUID, services.Failure] = {}  # for the signal
+        self._batch: list[Result] = []
+        self._is_listed = False  # whether each job of the batch gets a line in the log
 
     def write_progress(self) -> None:
         """Store the progress that handlers reported."""
@@ -154,6 +160,7 @@ class Recorder:
         failed: list[tuple[Job, object]] = []
         others: list[Result] = []
         late: list[Job] = []
+        self._batch, self._is_listed = batch, self._log.takes(len(batch))
         self.write_progress()  # also the last reports of these jobs
         for job, ending, seconds in batch:
             if type(ending) is Completed:
@@ -167,7 +174,8 @@ class Recorder:
         self._pace.update(batch, self._claims.asynchronous)
         self._record_many(completed, failed)
         for job, ending, seconds in others:
-            self._record_one(job, ending, seconds)
+            if (recorded := self._record_one(job, ending, seconds)) is not None:
+                self._log.add(job, recorded, seconds if self._is_listed else None)
         if late:
             self._resume_late(late)
         self._notify_groups(batch)
@@ -191,12 +199,14 @@ class Recorder:
             using=self._using,
         )
         busy, release = set(finished.busy), claims.release
+        seconds = self._seconds() if busy else {}
         for pairs, ending in ((completed, Completed), (failed, Failed)):
             for job, value in pairs:
                 if busy and job.id in busy:
-                    self._put_aside(job, ending(value))
+                    self._put_aside(job, ending(value), seconds[job.id])
                 else:
                     release(job)
+        self._log_completed(completed, finished)
         if finished.lost:
             lost = set(finished.lost)
             claims.log_lost([job for job, _ in [*completed, *failed] if job.id in lost])
@@ -207,8 +217,21 @@ class Recorder:
         if finished.next:
             self._begin(finished.next)
 
-    def _record_one(self, job: Job, ending: Ending, seconds: float) -> None:
-        """Record one of the rare endings by its own verb."""
+    def _log_completed(self, completed: list[tuple[Job, Any]], finished: Finished) -> None:
+        self._log.tally.completed += len(finished.completed)
+        self._log.tally.stopped += len(finished.stopped)
+        if self._is_listed:
+            ids, seconds = set(finished.completed), self._seconds()
+            for job, _ in completed:
+                if job.id in ids:
+                    self._log.list_job(job, _COMPLETED, seconds[job.id])
+
+    def _seconds(self) -> dict[UUID, float]:
+        """How long the jobs of the batch ran."""
+        return {job.id: seconds for job, _, seconds in self._batch}
+
+    def _record_one(self, job: Job, ending: Ending, seconds: float) -> Ending | None:
+        """Record one of the rare endings by its own verb. Returns what was recorded, if anything was."""
         if isinstance(ending, Failed) and ending.disconnected_at is not None:
             if self._restarted_since(ending.disconnected_at - seconds):
                 ending = Snoozed("The database server was restarted or replaced while it ran.", 0.0)
@@ -218,26 +241,31 @@ class Recorder:
             if ending == Recorded(lost=True):
                 self._claims.log_lost([job])
             self._claims.release(job)
-        elif unless_locked(self._using, partial(self._record_alone, job, ending), LOCK_SECONDS) is None:
-            self._put_aside(job, ending)
+            return ending
+        recorded = unless_locked(self._using, partial(self._record_alone, job, ending), LOCK_SECONDS)
+        if recorded is None:
+            self._put_aside(job, ending, seconds)
         else:
             self._claims.release(job)
+        return recorded
 
-    def _record_alone(self, job: Job, ending: Ending) -> bool:
+    def _record_alone(self, job: Job, ending: Ending) -> Ending:
         try:
             failure = record_ending(job, ending, self._using)
             if failure is not None and isinstance(ending, Failed):
                 self._log_failed(job, ending.error, failure)
+            return ending
         except InvalidTransition as error:
             if error.state == JobState.CANCELLING:
                 services.acknowledge_cancellation(job, was_executing=True, using=self._using)
-            else:
-                self._claims.log_lost([job])
+                return Stopped("cancelled while it ran")
         except (ClaimLost, JobNotFound):
-            self._claims.log_lost([job])
+            pass
         except JobQueueError as error:  # the ending is invalid, but the job must end
-            services.fail(job, error, using=self._using)
-        return True
+            self._log_failed(job, error, services.fail(job, error, using=self._using))
+            return Failed(error)
+        self._claims.log_lost([job])
+        return Recorded(lost=True)
 
     def _resume_late(self, jobs: list[Job]) -> None:
         """Verify and begin jobs that waited too long. Jobs of a group are returned to the queue together with it."""
@@ -248,22 +276,23 @@ class Recorder:
 
     # ------------------------------------------------------------------------- jobs that other transactions have locked
 
-    def _put_aside(self, job: Job, ending: Ending) -> None:
+    def _put_aside(self, job: Job, ending: Ending, seconds: float) -> None:
         """Record this result later, so that other results do not wait for the transaction that has locked its job."""
         before = self._claims.locked.get(job.id)
         pause = 0.05 if before is None else min(2 * before.pause, 1.0)
-        self._claims.locked[job.id] = LockedOutcome(job, ending, pause, time.monotonic() + pause)
+        self._claims.locked[job.id] = LockedOutcome(job, ending, seconds, pause, time.monotonic() + pause)
 
     def retry_locked(self, now: float) -> None:
         """Try to record results again that were put aside."""
         if self._claims.locked:
-            for job, ending, _, retry_at in list(self._claims.locked.values()):
+            for job, ending, seconds, _, retry_at in list(self._claims.locked.values()):
                 if now >= retry_at:
-                    self._executor.results.append((job, ending, 0.0))
+                    self._executor.results.append((job, ending, seconds))
 
     # -------------------------------------------------------------------------------------------------- logs and counts
 
     def _log_failed(self, job: Job, error: object, failure: services.Failure) -> None:
+        trace = error if isinstance(error, BaseException) else None
         label, attempt, why = job_label(job, failure.seq), _attempt_of(job, failure), error_line(error)
         facts = {
             "worker": self._claims.identity.name,
@@ -280,13 +309,27 @@ class Recorder:
             "error": why,
         }
         if failure.will_retry:
+            self._log.tally.retried += 1
             pause = failure.retry_in_seconds or 0
             logger.warning(
-                "job failed: %s attempt %s: %s; next attempt in %g s", label, attempt, why, pause, extra=facts
+                "job failed: %s attempt %s: %s; next attempt in %g s",
+                label,
+                attempt,
+                why,
+                pause,
+                exc_info=trace,
+                extra=facts,
             )
         else:
+            self._log.tally.failed += 1
             logger.error(
-                "job failed for good: %s attempt %s: %s; %s", label, attempt, why, _aftermath(job, failure), extra=facts
+                "job failed for good: %s attempt %s: %s; %s",
+                label,
+                attempt,
+                why,
+                _aftermath(job, failure),
+                exc_info=trace,
+                extra=facts,
             )
         if job_finished.receivers:
             self._failures[failure.id] = failure
@@ -308,3 +351,4 @@ class Recorder:
         claims.failed += failed
         claims.asynchronous &= claims.jobs.keys()
         claims.publish_counts()
+        self._log.publish()

@@ -9,11 +9,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..engine import workers
+from .tally import Tally
 
 _SLOT = struct.Struct("=16sqd")
-_HEAD = struct.Struct("=dQQQdQ")
+_HEAD = struct.Struct("=dQQQdQ5QQ")
+_TALLY = struct.Struct("=5Q")
 _TIME = struct.Struct("=d")
-_RENEWED, _DONE, _TURNED, _LEFT = 0, 8, 32, 40
+_RENEWED, _DONE, _TURNED, _LEFT, _ENDED, _TOTAL = 0, 8, 32, 40, 48, 88
 _EMPTY = bytes(_SLOT.size)
 
 
@@ -94,6 +96,28 @@ class Slots:
     def jobs(self) -> tuple[int, int, int]:
         """How many jobs it has completed and failed, and how many it holds."""
         return struct.unpack_from("=QQQ", self._memory, _DONE)
+
+    # How the attempts of this child ended.
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(*_TALLY.unpack_from(self._memory, _ENDED))
+
+    @tally.setter
+    def tally(self, tally: Tally) -> None:
+        _TALLY.pack_into(
+            self._memory, _ENDED, tally.completed, tally.stopped, tally.failed, tally.retried, tally.snoozed
+        )
+
+    # How many jobs waited that this worker can take, when it began to drain them; written by the housekeeping process.
+
+    @property
+    def total(self) -> int:
+        return int(struct.unpack_from("=Q", self._memory, _TOTAL)[0])
+
+    @total.setter
+    def total(self, number: int) -> None:
+        struct.pack_into("=Q", self._memory, _TOTAL, number)
 
     def close(self) -> None:
         self._memory.close()

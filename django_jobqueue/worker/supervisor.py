@@ -24,10 +24,9 @@ from uuid import UUID
 
 from django.db import connections
 
-from .. import handlers
 from ..conf import get_settings
 from ..identifiers import uuid7
-from ..log_texts import error_line
+from ..log_texts import duration, error_line
 from ..timings import KILL_AFTER_SECONDS, TICK_SECONDS
 from . import health, sessions
 from .child import EXIT_DONE, EXIT_GRACE, run_child
@@ -48,6 +47,7 @@ from .options import WorkerOptions
 from .processes import die_with_parent, kill_group, send_signal
 from .progress import Progress
 from .slots import Slots
+from .tally import Tally
 
 logger = logging.getLogger("django_jobqueue.worker")
 
@@ -76,7 +76,9 @@ class Supervisor:
         self._stop_by = float("inf")
         self._leaving = False
         self._wakeup_r, self._wakeup_w = os.pipe()
-        self._progress = Progress(options) if options.drain else None
+        self._progress = Progress() if Progress.is_wanted(options) else None
+        self._ended = Tally()  # of children that have ended
+        self._began_at = time.monotonic()
         self._health = health.open_port(options.health_port) if options.health_port else None
         self._housekeeper_at = 0.0  # when the housekeeping process may be started
         # Each process leads a process group, so that the processes its handlers started can be killed with it. Not in a
@@ -112,10 +114,36 @@ class Supervisor:
             self._reap()
             self._read_reports()
         self._dismiss_housekeeper()
-        if self._progress:
-            self._progress.close()
-        logger.info("worker stopped: %s", self.options.name, extra={"worker": self.options.name})
+        self._log_stopped()
         return 0
+
+    def tally(self) -> Tally:
+        """How the jobs of all children ended."""
+        return sum((child.slots.tally for child in self._children.values()), self._ended)
+
+    def seconds(self) -> float:
+        """How long the worker has run."""
+        return time.monotonic() - self._began_at
+
+    def _log_stopped(self) -> None:
+        tally, seconds = self.tally(), self.seconds()
+        if self._progress:
+            self._progress.close(tally, self._housekeeping.total)
+        logger.info(
+            "worker stopped: %s, jobs %s, in %s",
+            self.options.name,
+            tally,
+            duration(seconds),
+            extra={
+                "worker": self.options.name,
+                "completed": tally.completed,
+                "failed": tally.failed,
+                "retried": tally.retried,
+                "cancelled": tally.stopped,
+                "snoozed": tally.snoozed,
+                "seconds": round(seconds, 3),
+            },
+        )
 
     def _prepare(self) -> None:
         connections.close_all()
@@ -205,11 +233,8 @@ class Supervisor:
         os.close(control_r)
         child = ChildProcess(number, identity.incarnation, name, pid, control_w, slots, time.monotonic())
         self._children[pid] = child
-        self._instruct(child.started(self._queues()))
+        self._instruct(child.started(self.options.served_queues()))
         logger.debug("child started: %s pid %d", name, pid, extra={"worker": name, "pid": pid})
-
-    def _queues(self) -> list[str]:
-        return list(self.options.queues) or sorted(handlers.served(handlers.all_handlers()))
 
     def _fork(self, work: Callable[[], int], *, outlives: bool = False) -> int:
         """Start a process that does this work. It is killed when the supervisor dies, unless it ``outlives`` it."""
@@ -292,6 +317,7 @@ class Supervisor:
         kill_group(child.pid)  # before other workers can claim its jobs
         os.close(child.control)
         ended = child.ended(os.waitstatus_to_exitcode(status), now)
+        self._ended += child.slots.tally
         self._unrecovered[child.incarnation] = ended
         self._instruct(ended)
         quick = self._quick_deaths[child.number] = 0 if child.was_useful(now) else self._quick_deaths[child.number] + 1
@@ -333,7 +359,7 @@ class Supervisor:
 
     def _show_progress(self) -> None:
         if self._progress:
-            self._progress.show([slots.jobs for slots in self._slots])
+            self._progress.show(self.tally(), self._housekeeping.total)
 
     # ---------------------------------------------------------------------------------------------- housekeeper
 
@@ -346,7 +372,7 @@ class Supervisor:
         self._housekeeper_pid = self._fork(lambda: self._be_housekeeper(ours, theirs), outlives=True)
         theirs.close()
         for child in self._children.values():
-            self._instruct(child.started(self._queues()))
+            self._instruct(child.started(self.options.served_queues()))
         for ended in self._unrecovered.values():
             self._instruct(ended)
 

@@ -1,4 +1,4 @@
-"""The recipe for Sentry, with its real SDK, against a server in this process."""
+"""A worker that reports to Sentry as the documentation says, with its real SDK, to a server in this process."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Sentry(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Receiver)
         self.events: list[dict[str, Any]] = []
+        self.transactions: list[str] = []
 
     @property
     def dsn(self) -> str:
@@ -42,6 +43,9 @@ class Receiver(BaseHTTPRequestHandler):
             body = gzip.decompress(body)
         items = [json.loads(line) for line in body.splitlines() if line]
         self.server.events += [item for item in items if "exception" in item or "logentry" in item]
+        self.server.transactions += [
+            item["transaction"] for item in items if item.get("type") == "transaction" and "spans" in item
+        ]
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"{}")
@@ -63,8 +67,10 @@ def sentry() -> Iterator[Sentry]:
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_sentry_hears_of_errors_and_not_of_decisions(sentry):
+def test_a_worker_reports_what_fails_in_its_children_before_they_exit(sentry):
     services.create_queue("sentry")
+    for name in ("never", "never_async", "second_time"):
+        services.send("sentry", name=f"tests.observed.app.jobs.{name}", retry_limit=1, retry_delay=0)
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.observed.sentry_settings",
@@ -74,14 +80,23 @@ def test_sentry_hears_of_errors_and_not_of_decisions(sentry):
     }
 
     done = subprocess.run(
-        [sys.executable, "-m", "tests.observed.sentry_run"],
+        [sys.executable, "-m", "django", "runjobs", "--drain", "--queue", "sentry", "--processes", "2"],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr
-    events = sentry.events
-    told = [(event["exception"]["values"][-1]["type"], event["contexts"]["job"]["attempt"]) for event in events]
-    assert told == [("ValueError", 1), ("ValueError", 2), ("LookupError", 1)]
-    assert {event["tags"]["jobqueue.queue"] for event in events} == {"sentry"}
-    assert events[0]["tags"]["jobqueue.handler"].endswith("fails")
-    assert events[0]["exception"]["values"][-1]["value"] == "order 7 is gone"
+    told = sorted(
+        (event["tags"]["jobqueue.handler"].rpartition(".")[2], event["tags"]["jobqueue.attempt"], event["level"])
+        for event in sentry.events
+    )
+    assert told == [
+        ("never", "1", "warning"),
+        ("never", "2", "error"),
+        ("never_async", "1", "warning"),
+        ("never_async", "2", "error"),
+        ("second_time", "1", "warning"),
+    ]
+    assert {event["exception"]["values"][-1]["type"] for event in sentry.events} == {"ValueError", "ConnectionError"}
+    assert [name for name in sentry.transactions if name.endswith("second_time")] == 2 * [
+        "tests.observed.app.jobs.second_time"
+    ]

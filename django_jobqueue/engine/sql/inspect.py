@@ -45,6 +45,51 @@ SELECT q.name, w.state, w.hold, w.number FROM jobqueue_queue q CROSS JOIN LATERA
 ) w WHERE %(queues)s::text[] IS NULL OR q.name = ANY(%(queues)s)
 """
 
+_OF_KEY = "SELECT state, hold FROM jobqueue_job WHERE queue_id = q.name AND singleton_key = w.key"
+
+
+def _waiting(which: str, order: str, because: str, key: str = "''") -> str:
+    return (
+        f"(SELECT {because} AS because, {key} AS key, name, tags @> %(tags)s::text[] AS tagged, start_after"
+        f" FROM jobqueue_job WHERE queue_id = q.name AND {which} ORDER BY {order} LIMIT %(most)s)"
+    )
+
+
+# The waiting jobs of some queues by what they wait for, by handler, and by whether they have the tags. A key of an
+# ordered queue is judged once: its jobs wait for the job that blocks it, or for the first of them. It reads at most a
+# limited number of rows of each queue and kind.
+WAITING_FOR = f"""
+SELECT q.name, q.paused_at IS NOT NULL, w.handler, w.tagged,
+    CASE WHEN w.because <> '{Hold.LANE}' OR q.policy <> '{ORDERED}' THEN w.because
+        WHEN b.state IN {listed(DEAD)} THEN 'blocked'
+        WHEN b.state IN {listed(RUNNING)} THEN '{Hold.LANE}'
+        WHEN b.state IS NOT NULL AND b.hold IS NULL OR b.state IS NULL AND w.has_front THEN 'ready'
+        ELSE 'behind_delayed' END,
+    sum(w.number)::bigint, min(w.due_at)
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT because, key, name AS handler, tagged, count(*) AS number,
+        min(start_after) FILTER (WHERE because = '{Hold.UNTIL}') AS due_at,
+        bool_or(because = 'ready') OVER (PARTITION BY key) AS has_front
+    FROM (
+        {_waiting(f"{_NOT_ORDERED} {IS_FETCHABLE}", "priority DESC, position", "'ready'")}
+        UNION ALL {_waiting(f"{_NOT_ORDERED} {IS_UNTIL}", "start_after", f"'{Hold.UNTIL}'")}
+        UNION ALL {_waiting(f"{_NOT_ORDERED} {HAS_ONE_RUNNING} AND {IS_LANE}", "singleton_key", f"'{Hold.LANE}'")}
+        UNION ALL {
+    _waiting(f"q.policy = '{ORDERED}' AND {IN_LANE}", "singleton_key", "COALESCE(hold, 'ready')", "singleton_key")
+}
+        UNION ALL {
+    _waiting(
+        f"q.policy = '{ORDERED}' AND {IS_BLOCKING} AND {IS_RETRYING}",
+        "singleton_key",
+        "COALESCE(hold, 'ready')",
+        "singleton_key",
+    )
+}
+    ) seen GROUP BY because, key, name, tagged
+) w LEFT JOIN LATERAL ({_OF_KEY} AND {IS_BLOCKING} LIMIT 1) b ON q.policy = '{ORDERED}' AND w.because = '{Hold.LANE}'
+WHERE q.name = ANY(%(queues)s) GROUP BY 1, 2, 3, 4, 5
+"""
+
 COUNT_RUNNING = f"""
 SELECT queue_id, state, count(*) FROM (
     SELECT queue_id, state FROM jobqueue_job WHERE {IS_RUNNING} ORDER BY assignee, queue_id LIMIT %(most)s) seen

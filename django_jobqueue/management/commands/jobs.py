@@ -13,6 +13,7 @@ from django.db import DatabaseError, InterfaceError, ProgrammingError, connectio
 from ...cli.answers import MEANINGS, Answer, Code, as_json, one_line
 from ...cli.output import ProgressOutput
 from ...cli.subcommands import SUBCOMMANDS, add_subcommands
+from ...connection_names import named as named_connection
 from ...exceptions import (
     DuplicateJob,
     InvalidTransition,
@@ -72,7 +73,8 @@ class Command(BaseCommand):
             more["confirm"] = lambda question: bool(options.get("yes")) or self._confirm(question)
         if subcommand.has_progress:
             more["tell"] = ProgressOutput(self.stderr)
-        return subcommand.run(options, self.style, using, **more)
+        with named_connection(using, f"jobs {options['subcommand']}"):
+            return subcommand.run(options, self.style, using, **more)
 
     def _confirm(self, question: str) -> bool:
         """Ask for confirmation on a terminal; scripts are not asked."""

@@ -63,13 +63,24 @@ class Command(BaseCommand):
             sys.exit(run_with_reload())
         leave_pools()
         options = self._options(arguments)
+        from ...worker import console, progress
         from ...worker.supervisor import Supervisor
+
+        console.show_log(options)
+        if options.verbosity:
+            self.stdout.write(console.banner(options))
+            self.stdout.flush()
 
         try:
             supervisor = Supervisor(options)
         except OSError as error:
             raise CommandError(f"--health-port {options.health_port} cannot be opened: {error.strerror}.") from error
-        sys.exit(supervisor.run())
+        code = supervisor.run()
+        if options.drain:
+            summary = progress.end_drain(options, supervisor.tally(), supervisor.seconds())
+            if options.verbosity:
+                self.stdout.write(summary)
+        sys.exit(code)
 
     def _options(self, arguments: dict[str, Any]) -> Any:
         from ...worker.options import WorkerOptions
@@ -109,6 +120,7 @@ class Command(BaseCommand):
             name=arguments["name"],
             using=using,
             health_port=arguments["health_port"],
+            verbosity=arguments["verbosity"],
         )
 
     def _check(self, queues: tuple[str, ...], using: str) -> None:

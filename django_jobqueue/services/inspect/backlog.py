@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +23,22 @@ class Waiting(NamedTuple):
     state: str
     hold: str | None
     number: int
+
+
+class WaitingFor(NamedTuple):
+    """Waiting jobs of a queue with one handler, by what they wait for.
+
+    ``because`` is ``ready`` (nothing), ``until`` (their time), ``lane`` (a running job), ``blocked`` (a job of the key
+    that failed for good) or ``behind_delayed`` (a job of their key that is not due).
+    """
+
+    queue: str
+    is_paused: bool
+    handler: str
+    is_tagged: bool  # whether they have the tags that were asked for
+    because: str
+    number: int
+    due_at: datetime | None  # when the first of them is due, if they wait for their time
 
 
 class Running(NamedTuple):
@@ -60,6 +77,12 @@ class Pulse(NamedTuple):
 def waiting(queues: Iterable[str] | None = None, *, most: int = MOST, using: str) -> list[Waiting]:
     """Count the waiting jobs of these queues, or of all: exact up to ``most`` of each kind."""
     return [Waiting(*row) for row in count_waiting("state", queues, most, using)]
+
+
+def waiting_for(queues: Iterable[str], *, tags: Iterable[str] = (), most: int = MOST, using: str) -> list[WaitingFor]:
+    """Count the waiting jobs of these queues by what they wait for: exact up to ``most`` of each kind."""
+    params = {"queues": list(queues), "tags": list(tags), "most": most}
+    return [WaitingFor(*row) for row in _asked(using, sql.inspect.WAITING_FOR, params)]
 
 
 def running(*, most: int, using: str) -> list[Running]:

@@ -21,6 +21,11 @@ def never() -> None:
     raise ValueError("the card was refused")
 
 
+@job(queue="observed", retry_limit=0)
+async def never_async() -> None:
+    raise ValueError("the card was refused later")
+
+
 @job(queue="observed", takes_context=True)
 def crash_once(context: JobContext) -> None:
     if context.attempt == 1:
