@@ -12,7 +12,7 @@ from django_jobqueue.carriers import get_request_id
 @job(queue="observed", takes_context=True, retry_limit=2)
 def second_time(context: JobContext) -> str | None:
     if context.attempt == 1:
-        raise ConnectionError("not yet")
+        raise ConnectionError("not yet: password=hunter2")
     return get_request_id()
 
 
