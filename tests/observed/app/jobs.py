@@ -8,7 +8,6 @@ import signal
 from django_jobqueue import JobContext, job
 from django_jobqueue.carriers import get_request_id
 
-
 PASSWORD = "hunter2"
 
 
