@@ -148,8 +148,19 @@ class Settings:
         minimum=1,
     )
     REDACT: Sequence[str] = _setting(
-        ("password", "token", "secret", "authorization", "api_key"),
-        "Keys whose values the admin and manage.py jobs show do not display.",
+        (
+            "password",
+            "passwd",
+            "pwd",
+            "passphrase",
+            "token",
+            "secret",
+            "authorization",
+            "cookie",
+            "api_key",
+            "private_key",
+        ),
+        "Keys whose values are not displayed in the admin, by manage.py jobs, in errors, logs and traces.",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -102,6 +102,7 @@ class Handler(Generic[P, R]):
     """A function that does the work of jobs. Calling it calls the function; ``send`` stores a job for it."""
 
     named_only: ClassVar[bool] = False  # whether jobs must name it, even if it is the only handler of its queue
+    positional: Sequence[str] = ()  # the names of arguments that its jobs store without names
 
     def __init__(
         self,

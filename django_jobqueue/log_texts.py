@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .redaction import redacted_text
 from .text import printed
 
 if TYPE_CHECKING:
@@ -15,9 +16,10 @@ MAX_ERROR_CHARS = 300
 def error_line(error: object) -> str:
     """The class of an exception and the first line of its message; of another value, the first line of its text.
 
-    Only the first line, because PostgreSQL repeats values of the row in the lines after it.
+    Only the first line, because PostgreSQL repeats values of the row in the lines after it. Sensitive values are
+    hidden.
     """
-    text = one_line(printed(error))
+    text = one_line(redacted_text(printed(error)))
     if not isinstance(error, BaseException):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -7,6 +7,7 @@ exported to, with OpenTelemetry's SDK.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from . import __version__
 from .handlers import CancelJob, RetryLater, Snooze
+from .redaction import redacted_text
+from .text import printed
 
 if TYPE_CHECKING:
     from .carriers import Outgoing
@@ -89,8 +92,10 @@ def _of_job(name: str, key: str) -> dict[str, Any]:
 
 def _note(span: Span, error: BaseException) -> None:
     span.set_attribute("error.type", type(error).__qualname__)
+    message = redacted_text(printed(error))
     if isinstance(error, _DECISIONS):
-        span.add_event(type(error).__name__, {"message": str(error)})
+        span.add_event(type(error).__name__, {"message": message})
         return
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+    trace_back = redacted_text("".join(traceback.format_exception(error)))
+    span.record_exception(error, {"exception.message": message, "exception.stacktrace": trace_back})
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {message}"))

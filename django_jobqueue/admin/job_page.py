@@ -17,9 +17,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import handlers, services
+from ..displayed import data_to_edit, edited_data, shown_attempts, shown_data, shown_output
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
-from ..redaction import redacted, restored
+from ..redaction import HiddenValueMoved, redacted_text
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lanes import neighbours
 from ..states import RETRIABLE
@@ -61,7 +62,9 @@ class DataForm(ReasonForm):
     json = forms.CharField(
         label=gettext_lazy("Data"),
         widget=forms.Textarea(attrs={"rows": 16, "class": "vLargeTextField jq-code", "spellcheck": "false"}),
-        help_text=gettext_lazy("JSON. Values shown as ******** are kept unless you change them."),
+        help_text=gettext_lazy(
+            "JSON. Hidden values are shown as asterisks with a code. They are kept unless you change them."
+        ),
         strip=False,
     )
     field_order = ("json", "reason")
@@ -94,9 +97,10 @@ class JobPage(ActingAdmin):
             "before": before,
             "after": after,
             "sees_data": sees,
-            "data": json_tree(redacted(job.data)) if sees else "",
-            "output": json_tree(redacted(job.output)) if sees else "",
-            "attempts": [_attempt(attempt) for attempt in reversed(job.attempts)],
+            "error": redacted_text(job.error),
+            "data": json_tree(shown_data(job)) if sees else "",
+            "output": json_tree(shown_output(job)) if sees else "",
+            "attempts": [_attempt(attempt) for attempt in reversed(shown_attempts(job))],
             "took": duration(ran_for(job)),
             "times": _labelled(job, TIMES),
             "options": _labelled(job, OPTIONS),
@@ -148,7 +152,7 @@ class JobPage(ActingAdmin):
             if form.is_valid() and self._retry_with(request, job, form):
                 return HttpResponseRedirect(_job_url(job))
         else:
-            shown = json.dumps(redacted(job.data), indent=2, ensure_ascii=False)
+            shown = json.dumps(data_to_edit(job), indent=2, ensure_ascii=False)
             form = DataForm(initial={"json": shown})
         context = {
             **self._context(request, job),
@@ -160,13 +164,13 @@ class JobPage(ActingAdmin):
         return TemplateResponse(request, "admin/jobqueue/job/edit.html", context)
 
     def _retry_with(self, request: HttpRequest, job: Job, form: DataForm) -> bool:
-        data = restored(form.cleaned_data["json"], job.data)
         try:
+            data = edited_data(form.cleaned_data["json"], job)
             services.retry(job, data=data, operator=request.user.get_username(), reason=form.cleaned_data["reason"])
         except (InvalidTransition, JobNotFound) as error:
             self.message_user(request, _("Nothing was changed: %s") % error, messages.ERROR)
             return True
-        except JobQueueError as error:
+        except (JobQueueError, HiddenValueMoved) as error:
             form.add_error("json", str(error))
             return False
         self.message_user(request, _("Retried with the new data."), messages.SUCCESS)

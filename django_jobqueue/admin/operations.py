@@ -20,9 +20,9 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from .. import services
+from ..displayed import shown_edits
 from ..exceptions import InvalidOption
 from ..models import BlockedKey, Job, Operation
-from ..redaction import redacted
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
 from .acting import ACTIONS, operation_url
@@ -82,10 +82,7 @@ class OperationAdmin(JobQueueAdmin):
             "filters": filters_shown(operation),
             "came_later": came_later(operation),
             "later_url": list_url(operation),
-            "edits": [
-                (id, json_tree(redacted(edit.get("before"))), json_tree(redacted(edit.get("after"))))
-                for id, edit in edits.items()
-            ],
+            "edits": [(edit.id, json_tree(edit.before), json_tree(edit.after)) for edit in shown_edits(edits)],
             "hides_edits": bool(operation.details.get("data")) and not sees,
         }
         return TemplateResponse(request, "admin/jobqueue/operation/page.html", context)

@@ -22,7 +22,7 @@ from django.views.decorators.http import require_POST
 from .. import services
 from ..exceptions import JobQueueError, ScheduleNotFound
 from ..models import Schedule
-from ..redaction import redacted, restored
+from ..redaction import HiddenValueMoved, editable, redacted, restored
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator
 from .json_tree import json_tree
@@ -39,10 +39,15 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "data" in self.initial:
-            self.initial["data"] = redacted(self.initial["data"])
+            self.initial["data"] = editable(self.initial["data"], salt=self.instance.pk)
 
     def clean_data(self) -> Any:
-        return restored(self.cleaned_data["data"], self.instance.data)
+        if self.instance._state.adding:
+            return self.cleaned_data["data"]
+        try:
+            return restored(self.cleaned_data["data"], self.instance.data, salt=self.instance.pk)
+        except HiddenValueMoved as error:
+            raise forms.ValidationError(str(error)) from error
 
 
 @admin.register(Schedule)

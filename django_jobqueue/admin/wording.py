@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 
 from ..counting import MANY
 from ..models import Job
+from ..redaction import redacted_text
 from ..states import JobState
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -71,7 +72,7 @@ def many(number: int) -> str:
 
 def last_line(error: str, length: int = 120) -> str:
     """The last line of an error, cut to ``length`` characters."""
-    lines = error.strip().splitlines()
+    lines = redacted_text(error).strip().splitlines()
     text = lines[-1] if lines else ""
     return text if len(text) <= length else text[: length - 1] + "…"
 

@@ -13,6 +13,7 @@ from uuid import UUID
 from django.core.management.color import Style
 from django.utils.timezone import is_naive, localtime
 
+from ..redaction import redacted_text
 from ..states import DEAD, JobState
 
 WIDEST = 60  # characters of a column; the JSON has all of them
@@ -148,8 +149,8 @@ def _printable(text: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line of an error, in which Python names the exception."""
-    lines = text.strip().splitlines()
+    """The last line of an error, in which Python names the exception, without sensitive values."""
+    lines = redacted_text(text).strip().splitlines()
     return one_line(lines[-1]) if lines else ""
 
 

@@ -12,11 +12,12 @@ from django.utils.dateparse import parse_datetime
 
 from .. import handlers, services
 from ..conf import get_settings
+from ..displayed import shown_attempts, shown_data, shown_output
 from ..exceptions import NotOrdered
 from ..expressions import StatementTimestamp
 from ..models import BlockedKey, Job, Operation, Queue, Worker
 from ..querysets import JobQuerySet
-from ..redaction import redacted
+from ..redaction import redacted_text
 from ..services.inspect.lists import last_number
 from ..services.queues import find_queue
 from ..states import ELIGIBLE, JobState
@@ -88,10 +89,10 @@ def show(options: dict[str, Any], style: Style, using: str) -> Answer:
     job = services.get_job(options["id"], using=using)
     document = brief(job) | {name: getattr(job, name) for name in (*_TIMES, *_OPTIONS, *_MORE)}
     document |= {
-        "data": job.data if options["data"] else redacted(job.data),
-        "output": job.output if options["data"] else redacted(job.output),
-        "error": job.error,
-        "attempts": job.attempts,
+        "data": job.data if options["data"] else shown_data(job),
+        "output": job.output if options["data"] else shown_output(job),
+        "error": job.error if options["data"] else redacted_text(job.error),
+        "attempts": job.attempts if options["data"] else shown_attempts(job),
         "why": services.why(job, find_handler=handlers.discovered(), using=using),
     }
     pairs = [(name.replace("_", " "), value) for name, value in document.items() if name not in ("attempts", "why")]

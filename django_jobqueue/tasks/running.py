@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from dataclasses import dataclass
 from importlib import import_module
@@ -44,6 +45,7 @@ class TaskHandler(Handler[..., Any]):
             unpack=False,
         )
         self.task, self.backend = task, backend
+        self.positional = tuple(inspect.signature(task.func).parameters)[task.takes_context :]
         self.queues = tuple({task.queue_name, *backend.queues})
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from datetime import timedelta
 from uuid import uuid4
 
@@ -15,7 +17,7 @@ from django_jobqueue.admin.timeline import drawn, spans_of
 from django_jobqueue.admin.wording import duration
 from django_jobqueue.models import Job, Operation
 from django_jobqueue.states import JobState
-from tests.admin.pages import JOBS, act_url, edit_url, job_url, read
+from tests.admin.pages import BLOCKED, JOBS, act_url, edit_url, job_url, read
 from tests.factories import JobFactory
 from tests.past import reread
 
@@ -124,6 +126,31 @@ def test_a_deleted_job_leads_back_to_the_list(boss, queue):
 
     assert page.redirect_chain[-1][0] == JOBS
     assert not Job.objects.exists()
+
+
+def test_a_secret_stays_with_its_owner_when_data_is_edited(boss, fifo_queue):  # F88
+    users = [{"name": "ada", "password": "hunter2"}, {"name": "ben", "password": "hunter3"}]
+    failed = JobFactory(queue=fifo_queue, singleton_key="a", state=JobState.FAILED, data={"users": users})
+    form = html.unescape(boss.get(edit_url(failed)).content.decode())
+    shown = json.loads(re.findall(r"<textarea[^>]*>(.*?)</textarea>", form, re.DOTALL)[0])
+
+    moved = json.dumps({"users": [{"name": "ben", "password": shown["users"][0]["password"]}] * 2})
+    refused = boss.post(edit_url(failed), {"json": moved, "reason": "ada left"})
+    assert "does not stand for a hidden value" in read(refused).text
+    boss.post(edit_url(failed), {"json": json.dumps({"users": shown["users"][1:]}), "reason": "ada left"})
+
+    assert reread(failed).data == {"users": users[1:]}
+
+
+def test_errors_are_shown_without_secrets(boss, fifo_queue):
+    error = "Traceback\nOperationalError: postgres://ada:hunter2@db/shop"
+    attempt = {"attempt": 1, "worker": "w", "outcome": "failed", "error": error}
+    job = JobFactory(queue=fifo_queue, singleton_key="a", state=JobState.FAILED, error=error, attempts=[attempt])
+
+    for url in (job_url(job), act_url(job, "skip"), JOBS, BLOCKED, "/admin/jobqueue/queue/overview/"):
+        page = boss.get(url).content.decode()
+        assert "hunter2" not in page
+        assert "ada:********@db" in page or url == JOBS
 
 
 def test_retry_with_other_data_is_recorded_and_keeps_what_was_hidden(boss, blocked):

@@ -17,6 +17,7 @@ from ...engine.transactions import in_transaction
 from ...expressions import StatementTimestamp
 from ...models import Job, Operation, Queue, Worker
 from ...policies import ORDERED, QueuePolicy
+from ...redaction import redacted_text
 from ...states import BLOCKING, DEAD, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
 from .jobs import get_job
 
@@ -54,7 +55,7 @@ def _why_running(job: Job) -> str:
 def _why_ended(job: Job) -> str:
     text = f"It has ended: {job.get_state_display()} at {_time(job.finalized_at)}."
     if job.error and job.state != JobState.COMPLETED:
-        last = job.error.strip().splitlines()[-1][:200]
+        last = redacted_text(job.error).strip().splitlines()[-1][:200]
         text += f" {last}" if last.endswith((".", "!", "?")) else f" {last}."
     if job.state in DEAD and job.policy == ORDERED:
         text += f" It blocks the key {job.singleton_key!r} until an operator retries or skips it."
@@ -122,7 +123,7 @@ def _ahead_in_group(job: Job, using: str) -> str:
 
 def _what_it_does(other: Job) -> str:
     if other.state in DEAD:
-        error = other.error.strip().splitlines()[-1][:200] if other.error.strip() else "no error text"
+        error = redacted_text(other.error).strip().splitlines()[-1][:200] if other.error.strip() else "no error text"
         return f"That job failed for good at {_time(other.finalized_at)} ({error}): retry it or skip it."
     if other.state in RUNNING:
         return f"That job has been running since {_time(other.assigned_at)}."

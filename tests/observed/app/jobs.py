@@ -8,11 +8,13 @@ import signal
 from django_jobqueue import JobContext, job
 from django_jobqueue.carriers import get_request_id
 
+PASSWORD = "hunter2"
+
 
 @job(queue="observed", takes_context=True, retry_limit=2)
 def second_time(context: JobContext) -> str | None:
     if context.attempt == 1:
-        raise ConnectionError("not yet")
+        raise ConnectionError(f"not yet: password={PASSWORD}")
     return get_request_id()
 
 
