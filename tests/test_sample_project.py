@@ -80,7 +80,9 @@ def test_it_is_migrated_served_and_worked(project, tmp_path):
         assert "unfold" in overview
         assert "ben" in overview
         assert "no handler named" not in overview
-        links = {link for page in ("/admin/", "/admin/jobqueue/queue/overview/") for link in LINK.findall(site.get(page))}
+        links = {
+            link for page in ("/admin/", "/admin/jobqueue/queue/overview/") for link in LINK.findall(site.get(page))
+        }
         assert len(links) > 8
         assert {link: site.status(link) for link in links} == dict.fromkeys(links, 200)
 
@@ -88,7 +90,9 @@ def test_it_is_migrated_served_and_worked(project, tmp_path):
         until(lambda: site.states() == ["shipped", "new", "shipped"], "ben's next order is shipped", PATIENCE)
         assert worker.poll() is None
 
-    project.manage("shell", "-c", "from reports.jobs import *; write_report.using(using='reports').send('2026-01-31', 3)")
+    project.manage(
+        "shell", "-c", "from reports.jobs import *; write_report.using(using='reports').send('2026-01-31', 3)"
+    )
     said = project.manage("runjobs", "--drain", "--database", "reports")
     assert "Traceback" not in said
     assert "completed" in project.manage("jobs", "list", "--database", "reports")

@@ -1,4 +1,5 @@
 from django.core.mail import send_mail
+
 from django_jobqueue import job
 
 from .models import Book, Order

@@ -1,11 +1,11 @@
 import pytest
 from django.db import connection
 from django.test import TestCase, TransactionTestCase
-from django_jobqueue import services
-from django_jobqueue.testing import JobQueueTestMixin
 
 from books.jobs import confirm, index_books, ship
 from books.models import Book, Order
+from django_jobqueue import services
+from django_jobqueue.testing import JobQueueTestMixin
 
 
 class BuyTests(JobQueueTestMixin, TestCase):

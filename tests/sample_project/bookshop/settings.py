@@ -76,5 +76,5 @@ JOBQUEUE = {
         "orders": {"policy": "key_strict_fifo", "retry_limit": 1},
         "mails": {"retry_limit": 3, "retry_backoff": True},
     },
-    "SCHEDULES": {"nightly": {"queue": "default", "cron": "0 3 * * *", "name": "books.jobs.index_books"}},
+    "SCHEDULES": {"nightly": {"queue": "default", "cron": "0 3 * * *", "handler": "books.jobs.index_books"}},
 }

@@ -1,7 +1,7 @@
 from django.test import TestCase
+
 from django_jobqueue import services
 from django_jobqueue.models import Job
-
 from reports.jobs import write_report
 from reports.models import Report
 

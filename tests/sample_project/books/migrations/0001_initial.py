@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             "Book",
             [
-                ("id", models.BigAutoField(primary_key=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("title", models.CharField(max_length=100, unique=True)),
                 ("indexed", models.BooleanField(default=False)),
             ],
@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             "Order",
             [
-                ("id", models.BigAutoField(primary_key=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("customer", models.CharField(max_length=100)),
                 ("title", models.CharField(max_length=100)),
                 ("state", models.CharField(max_length=20, default="new")),
