@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyte
 from django.db import connection
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +82,29 @@ class Installation:
         )
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
         return done.stdout
+
+    def screen(self, *command: str, columns: int = 120, rows: int = 40) -> list[str]:
+        """Run a command in a terminal of this size, and return the lines that are on its screen at the end."""
+        screen = pyte.Screen(columns, rows)
+        stream = pyte.ByteStream(screen)
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (rows, columns))
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment | {"TERM": "linux"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        with suppress(OSError):  # Linux raises EIO when the last process has closed the terminal
+            while written := os.read(ours, 65_536):
+                stream.feed(written)
+        os.close(ours)
+        lines = [line.rstrip() for line in screen.display]
+        assert process.wait(SECONDS) == 0, "\n".join(lines)
+        return [line for line in lines if line]
 
     def manage(self, *arguments: str, **variables: str) -> str:
         return self.run("python", "manage.py", *arguments, **variables)
