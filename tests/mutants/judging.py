@@ -83,6 +83,7 @@ class Verdict:
     by: str  # the test that failed
     tests: int
     seconds: float
+    why: str = ""  # what that test said
 
 
 class Sent:
@@ -196,10 +197,12 @@ def _judge(
     limit = _SPARE_SECONDS + 4 * sum(test.seconds for test in tests)
     status = _wait(_fork(session, options, work), limit)
     output = Path(options.output).read_text(errors="replace")
-    *_, last = re.findall(r"^RUNNING (.+)$", output, re.MULTILINE) or [""]
+    *_, last = re.findall(r"RUNNING (.+)$", output, re.MULTILINE) or [""]
     by = "" if status == 0 else last if status == 1 else f"{last} status {status}"
     verdict = SURVIVED if status == 0 else INVALID if _REFUSED.search(output) else KILLED
-    return Verdict(mutant.key, verdict, by, len(tests), round(time.monotonic() - began, 1))
+    why = re.search(r"^E +(.+)$", output, re.MULTILINE)
+    seconds = round(time.monotonic() - began, 1)
+    return Verdict(mutant.key, verdict, by, len(tests), seconds, why[1] if why and status else "")
 
 
 def _commits(item: pytest.Item) -> bool:
@@ -341,9 +344,13 @@ def mutants_of(root: Path, package: str, functions: Iterable[str]) -> list[Mutan
 
 
 def chosen(mutant: Mutant, record: Iterable[Recorded], seconds: float) -> list[Recorded]:
-    """The tests that send or execute this: first the quick ones that do little else, and no more than fit."""
+    """The tests that send or execute this, as many as fit.
+
+    First those of modules that are named like the mutated one, and of these the quick ones that do little else.
+    """
+    named_alike = f"test_{Path(mutant.path).stem[:5]}"
     sending = [test for test in record if test.passed and mutant.key in test.marks]
-    sending.sort(key=lambda test: (test.seconds + 0.02) * len(test.marks))
+    sending.sort(key=lambda test: (named_alike not in test.test, (test.seconds + 0.02) * len(test.marks)))
     taken: list[Recorded] = []
     for test in sending:
         if seconds <= 0:
