@@ -30,6 +30,7 @@ from psycopg.conninfo import make_conninfo
 
 from . import changing, sources
 from .changing import CodeMutant, put_in_place
+from .cutting import FOR_UPDATE, SKIP_LOCKED
 from .sources import SqlMutant, marks_in, mutated
 
 Mutant = SqlMutant | CodeMutant
@@ -346,11 +347,13 @@ def mutants_of(root: Path, package: str, functions: Iterable[str]) -> list[Mutan
 def chosen(mutant: Mutant, record: Iterable[Recorded], seconds: float) -> list[Recorded]:
     """The tests that send or execute this, as many as fit.
 
-    First those of modules that are named like the mutated one, and of these the quick ones that do little else.
+    First those of modules that are named like the mutated one, or of races for a lock, and of these the quick ones that
+    do little else.
     """
-    named_alike = f"test_{Path(mutant.path).stem[:5]}"
+    is_lock = isinstance(mutant, SqlMutant) and mutant.cut.kind in (FOR_UPDATE, SKIP_LOCKED)
+    related = "tests/concurrency/" if is_lock else f"test_{Path(mutant.path).stem[:5]}"
     sending = [test for test in record if test.passed and mutant.key in test.marks]
-    sending.sort(key=lambda test: (named_alike not in test.test, (test.seconds + 0.02) * len(test.marks)))
+    sending.sort(key=lambda test: (related not in test.test, (test.seconds + 0.02) * len(test.marks)))
     taken: list[Recorded] = []
     for test in sending:
         if seconds <= 0:
