@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from django_jobqueue.engine import sql
-from django_jobqueue.models import Job, Queue
+from django_jobqueue.engine.databases import rows
+from django_jobqueue.models import Job, PendingRelease, Queue
 from django_jobqueue.policies import DelayedHead, QueuePolicy
 from django_jobqueue.states import Hold, JobState
 from tests.factories import JobFactory, QueueFactory
@@ -137,12 +138,47 @@ def test_a_fetchable_head_is_not_written(fifo_queue, behind):
     assert place_of(head) == place
 
 
-def test_the_first_held_job_is_released_wherever_its_row_is(fifo_queue, singleton_queue):
-    for queue in (fifo_queue, singleton_queue):
-        jobs = [job(queue, hold=Hold.LANE) for _ in range(2)]
-        turned_round(*jobs)
-        statement = sql.lanes.RELEASE_LANES if queue == fifo_queue else sql.lanes.RELEASE_RUNNING
+def test_a_lane_that_was_released_is_not_reported_as_locked(fifo_queue):
+    waiting = job(fifo_queue, hold=Hold.LANE)
 
-        ask(queue, statement, keys=["a"], policy=queue.policy)
+    assert released(fifo_queue, "a") == {"a": False}
+    assert reread(waiting).hold is None
 
-        assert [reread(one).hold for one in jobs] == [None, Hold.LANE]
+
+@pytest.mark.parametrize("name", ("fifo_queue", "singleton_queue"))
+def test_the_first_held_job_is_released_wherever_its_row_is(request, name):
+    queue: Queue = request.getfixturevalue(name)
+    jobs = [job(queue, hold=Hold.LANE) for _ in range(2)]
+    turned_round(*jobs)
+
+    ask(queue, RELEASE[name], keys=["a"], policy=queue.policy)
+
+    assert [reread(one).hold for one in jobs] == [None, Hold.LANE]
+
+
+RELEASE = {"fifo_queue": sql.lanes.RELEASE_LANES, "singleton_queue": sql.lanes.RELEASE_RUNNING}
+
+
+def test_only_a_job_of_the_same_lane_and_policy_is_released_or_prevents_that(singleton_queue):
+    of_other_policy = rewrite(job(singleton_queue, hold=Hold.LANE, priority=9), policy=QueuePolicy.KEY_STRICT_FIFO)
+    of_other_key = job(singleton_queue, "b", hold=Hold.LANE, priority=9)
+    waiting = job(singleton_queue, hold=Hold.LANE)
+    job(singleton_queue, "b", state=JobState.ACTIVE)
+    rewrite(job(singleton_queue, state=JobState.ACTIVE), policy=QueuePolicy.STANDARD)
+
+    ask(singleton_queue, sql.lanes.RELEASE_RUNNING, keys=["a"], policy=QueuePolicy.SINGLETON)
+
+    assert [reread(one).hold for one in (of_other_policy, of_other_key, waiting)] == [Hold.LANE, Hold.LANE, None]
+
+
+# --------------------------------------------------------------------------------------------- pending releases
+
+
+def test_lanes_are_released_in_the_order_in_which_they_were_stored(db):
+    pending = [PendingRelease.objects.create(queue="q", policy="singleton", singleton_key=key) for key in "ab"]
+    turned_round()
+    PendingRelease.objects.filter(pk=pending[0].pk).update(singleton_key="c")  # its row lies behind the other now
+    ids = [one.pk for one in pending]
+
+    assert [id for (id,) in rows("default", sql.lanes.PENDING_IDS, {"queue": None})] == ids
+    assert [id for id, *_ in rows("default", sql.lanes.PENDING_LANES, {"ids": ids})] == ids

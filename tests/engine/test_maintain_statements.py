@@ -196,7 +196,8 @@ def test_only_lanes_of_this_queue_are_looked_at(laned):
 def test_a_lane_whose_release_is_pending_is_not_stranded(laned):
     for key in "ab":
         in_lane(laned, key)
-    PendingRelease.objects.create(queue=laned.name, policy=laned.policy, singleton_key="a")
+    for queue, key in ((laned.name, "a"), ("another", "b"), (laned.name, "c")):
+        PendingRelease.objects.create(queue=queue, policy=laned.policy, singleton_key=key)
 
     assert stranded(laned) == (2, "b", ["b"])
 
