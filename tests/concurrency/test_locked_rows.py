@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from django_jobqueue import services
 from django_jobqueue.engine import sql
 from django_jobqueue.engine.databases import rows
 from django_jobqueue.models import Job, PendingRelease, Queue
@@ -153,3 +154,18 @@ def test_a_pass_of_maintenance_that_another_session_takes_is_not_free(other: Ses
     assert other.run(rows, "default", sql.maintain.FREE_PASS, [60])
 
     assert worker.run(rows, "default", sql.maintain.FREE_PASS, [60]) == []
+
+
+def test_a_lane_is_not_handed_over_to_a_job_that_another_session_has_ended_meanwhile(
+    fifo_queue, other: Session, third: Session
+):
+    job = JobFactory(queue=fifo_queue, singleton_key="a")
+    params = {"queue": fifo_queue.name, "keys": ["a"], "tags": [], **CLAIM}
+    other.begin()
+    other.run(services.cancel, job.pk)
+
+    claim = third.start_blocked(rows, "default", sql.parts.at(DEFAULT, sql.finish.HAND_OVER_HERE), params)
+    other.commit()
+
+    assert claim.result() == []
+    assert Job.objects.get().state == JobState.CANCELLED
