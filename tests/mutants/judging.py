@@ -1,8 +1,8 @@
 """A pytest plugin that runs the tests of one mutant after the other, each in a fork of a process that has imported all.
 
-The modules are marked (see ``sources``), and the cut is made in the text that is sent to the server. So nothing has to
-be imported or collected again, and a mutant takes as long as its tests. What is sent by processes that a test starts is
-not mutated.
+The SQL is marked (see ``sources``), and cut when it is sent to the server; a function gets its changed code in the fork
+(see ``changing``). So nothing has to be imported or collected again, and a mutant takes as long as its tests. Programs
+that a test starts are not mutated.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import psycopg
@@ -23,7 +28,12 @@ import pytest
 from django.db import connections
 from psycopg.conninfo import make_conninfo
 
-from .sources import Mutant, marks_in, mutants_in, mutated
+from . import changing, sources
+from .changing import CodeMutant, put_in_place
+from .cutting import FOR_UPDATE, SKIP_LOCKED
+from .sources import SqlMutant, marks_in, mutated
+
+Mutant = SqlMutant | CodeMutant
 
 OPTIONS = "MUTANTS_OPTIONS"
 KILLED, SURVIVED, INVALID, NOT_RUN = "killed", "survived", "invalid", "not run"
@@ -37,6 +47,7 @@ _REFUSED = re.compile(
 )
 _NAMED = re.compile(r"(PREPARE|EXECUTE) (\w+)")
 _SPARE_SECONDS = 30.0
+_SPARE_SECONDS_OF_A_TEST = 15
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,7 @@ class Options:
 
     root: str  # of the project; the tests run in a copy with marked modules
     package: str
+    functions: list[str]  # modules whose functions are changed
     record: str  # files
     results: str
     output: str
@@ -72,6 +84,7 @@ class Verdict:
     by: str  # the test that failed
     tests: int
     seconds: float
+    why: str = ""  # what that test said
 
 
 class Sent:
@@ -79,7 +92,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.marks: set[str] = set()
-        self.mutant: Mutant | None = None
+        self.mutant: SqlMutant | None = None
         self._named: dict[str, set[str]] = {}  # a prepared statement is sent once and executed by its name
 
     def watch(self) -> None:
@@ -105,6 +118,29 @@ class Sent:
 sent = Sent()
 
 
+class Executed:
+    """The lines that were executed: the mutants that are in them."""
+
+    def __init__(self, mutants: Iterable[Mutant]) -> None:
+        self.marks: set[str] = set()
+        self._keys: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for mutant in mutants:
+            for line in mutant.lines if isinstance(mutant, CodeMutant) else ():
+                self._keys[str(Path.cwd() / mutant.path)][line].add(mutant.key)
+
+    def watch(self) -> None:
+        sys.settrace(self._called)
+        threading.settrace(self._called)
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
+        return self._went_on if frame.f_code.co_filename in self._keys else None
+
+    def _went_on(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
+        if event == "line":
+            self.marks |= self._keys[frame.f_code.co_filename].get(frame.f_lineno, set())
+        return self._went_on
+
+
 def pytest_configure() -> None:
     sent.watch()
 
@@ -128,7 +164,7 @@ def _judge_all(session: pytest.Session, options: Options, database: _Database) -
     items = {item.nodeid: item for item in session.items}
     record = [test for test in read_record(Path(options.record)) if test.test in items]
     known = read_results(Path(options.results))
-    for mutant in mutants_of(Path(options.root), options.package):
+    for mutant in mutants_of(Path(options.root), options.package, options.functions):
         before = known.get(mutant.key)
         is_wanted = before is None or (options.again and before.verdict in (SURVIVED, NOT_RUN))
         if not is_wanted or not re.search(options.only, str(mutant)):
@@ -153,38 +189,52 @@ def _judge(
     began = time.monotonic()
 
     def work() -> int:
-        sent.mutant = mutant
-        wanted = {test.test for test in tests}
-        # In pytest's order: tests with transactions of their own come last, because they empty the database.
-        return _until_failure(session, [item for name, item in items.items() if name in wanted])
+        if isinstance(mutant, CodeMutant):
+            put_in_place(mutant, import_module(mutant.path.removesuffix(".py").replace("/", ".")))
+        else:
+            sent.mutant = mutant
+        return _until_failure(session, sorted(tests, key=lambda test: _commits(items[test.test])), items)
 
     limit = _SPARE_SECONDS + 4 * sum(test.seconds for test in tests)
     status = _wait(_fork(session, options, work), limit)
     output = Path(options.output).read_text(errors="replace")
-    failed = re.findall(r"^FAILED (.+)$", output, re.MULTILINE)
-    by = failed[0] if failed else ("" if status == 0 else f"status {status}")
+    *_, last = re.findall(r"RUNNING (.+)$", output, re.MULTILINE) or [""]
+    by = "" if status == 0 else last if status == 1 else f"{last} status {status}"
     verdict = SURVIVED if status == 0 else INVALID if _REFUSED.search(output) else KILLED
-    return Verdict(mutant.key, verdict, by, len(tests), round(time.monotonic() - began, 1))
+    why = re.search(r"^E +(.+)$", output, re.MULTILINE)
+    seconds = round(time.monotonic() - began, 1)
+    return Verdict(mutant.key, verdict, by, len(tests), seconds, why[1] if why and status else "")
 
 
-def _until_failure(session: pytest.Session, items: list[pytest.Item]) -> int:
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        reports = _run(item, following or session.items[0])
+def _commits(item: pytest.Item) -> bool:
+    """Whether the test commits. Such tests come last, because they empty the database."""
+    marker = item.get_closest_marker("django_db")
+    return "transactional_db" in getattr(item, "fixturenames", ()) or bool(marker and marker.kwargs.get("transaction"))
+
+
+def _until_failure(session: pytest.Session, tests: list[Recorded], items: dict[str, pytest.Item]) -> int:
+    for test, following in zip(tests, [*tests[1:], None], strict=True):
+        item = items[test.test]
+        print(f"RUNNING {test.test}", flush=True)
+        signal.alarm(_SPARE_SECONDS_OF_A_TEST + round(10 * test.seconds))  # a loop may not end any more
+        reports = _run(item, items[following.test] if following else session.items[0])
         failed = [report for report in reports if report.failed]
         if failed:
-            print(failed[0].longreprtext, f"FAILED {item.nodeid}", sep="\n")
+            print(failed[0].longreprtext)
             return 1
     return 0
 
 
 def _record(session: pytest.Session, options: Options, paths: tuple[str, ...]) -> int:
     mine = [item for item in session.items if item.nodeid.startswith(paths)]
+    executed = Executed(mutants_of(Path(options.root), options.package, options.functions))
+    executed.watch()
     with Path(options.record).open("a", buffering=1) as file:
         for item, following in zip(mine, [*mine[1:], session.items[0]], strict=True):
-            sent.marks, began = set(), time.monotonic()
+            sent.marks, executed.marks, began = set(), set(), time.monotonic()
             reports = _run(item, following)
             passed = all(report.passed for report in reports)
-            line = Recorded(item.nodeid, time.monotonic() - began, passed, frozenset(sent.marks))
+            line = Recorded(item.nodeid, time.monotonic() - began, passed, frozenset(sent.marks | executed.marks))
             file.write(json.dumps({**asdict(line), "marks": sorted(line.marks)}) + "\n")
     return 0
 
@@ -240,6 +290,8 @@ def _wait(pid: int, limit: float | None) -> int | None:
     while True:
         ended, status = os.waitpid(pid, 0 if deadline is None else os.WNOHANG)
         if ended:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what its tests started
             return os.waitstatus_to_exitcode(status)
         if deadline is not None and time.monotonic() > deadline:
             os.killpg(pid, signal.SIGKILL)
@@ -281,16 +333,27 @@ class _Database:
 # -------------------------------------------------------------------------------------------------------------- files
 
 
-def mutants_of(root: Path, package: str) -> list[Mutant]:
-    """In the order of the paths; not of migrations, which cannot change any more."""
+def mutants_of(root: Path, package: str, functions: Iterable[str]) -> list[Mutant]:
+    """Of all SQL, but not of migrations, which cannot change any more; then of the functions of these modules."""
     paths = [path for path in sorted((root / package).rglob("*.py")) if "migrations" not in path.parts]
-    return [mutant for path in paths for mutant in mutants_in(str(path.relative_to(root)), path.read_text())]
+    found: list[Mutant] = []
+    for path in paths:
+        found += sources.mutants_in(str(path.relative_to(root)), path.read_text())
+    for module in functions:
+        found += changing.mutants_in(f"{package}/{module}", (root / package / module).read_text())
+    return found
 
 
 def chosen(mutant: Mutant, record: Iterable[Recorded], seconds: float) -> list[Recorded]:
-    """The tests that send what is mutated: first the quick ones that do little else, and no more than fit."""
+    """The tests that send or execute this, as many as fit.
+
+    First those of modules that are named like the mutated one, or of races for a lock, and of these the quick ones that
+    do little else.
+    """
+    is_lock = isinstance(mutant, SqlMutant) and mutant.cut.kind in (FOR_UPDATE, SKIP_LOCKED)
+    related = "tests/concurrency/" if is_lock else f"test_{Path(mutant.path).stem[:5]}"
     sending = [test for test in record if test.passed and mutant.key in test.marks]
-    sending.sort(key=lambda test: (test.seconds + 0.02) * len(test.marks))
+    sending.sort(key=lambda test: (related not in test.test, (test.seconds + 0.02) * len(test.marks)))
     taken: list[Recorded] = []
     for test in sending:
         if seconds <= 0:

@@ -26,7 +26,7 @@ Change = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class Mutant:
+class SqlMutant:
     """One cut of one string of one module."""
 
     path: str  # relative to the root of the project
@@ -41,7 +41,7 @@ class Mutant:
         return f"{self.path}:{self.line} {self.name}: without {self.cut.kind}: {self.shown}"
 
 
-def mutants_in(path: str, source: str) -> list[Mutant]:
+def mutants_in(path: str, source: str) -> list[SqlMutant]:
     tree, found, seen = ast.parse(source), [], Counter[str]()
     names = _names(tree)
     for number, literal in enumerate(_literals(tree)):
@@ -51,11 +51,11 @@ def mutants_in(path: str, source: str) -> list[Mutant]:
             identity = f"{path} {names[literal]} {cut.kind} {shown} {_shown(text, filled_in)}"
             seen[identity] += 1
             key = hashlib.sha256(f"{identity} {seen[identity]}".encode()).hexdigest()[:12]
-            found.append(Mutant(path, names[literal], literal.lineno, number, cut, shown, key))
+            found.append(SqlMutant(path, names[literal], literal.lineno, number, cut, shown, key))
     return found
 
 
-def marked(source: str, mutants: Iterable[Mutant]) -> str:
+def marked(source: str, mutants: Iterable[SqlMutant]) -> str:
     """The module's source with comments in its SQL where each of these mutants' cuts begins and ends."""
     marks: dict[int, list[tuple[int, str]]] = {}
     for mutant in mutants:
@@ -75,7 +75,7 @@ def marks_in(sql: str) -> set[str]:
     return set(_CUT.findall(sql))
 
 
-def mutated(sql: str, mutant: Mutant) -> str:
+def mutated(sql: str, mutant: SqlMutant) -> str:
     """The SQL that a marked module composed, with this mutant's cut wherever it is marked."""
     return re.sub(rf"/\*cut {mutant.key}\*/.*?/\*end {mutant.key}\*/", mutant.cut.instead, sql, flags=re.DOTALL)
 

@@ -7,7 +7,7 @@ import pytest
 
 from .cutting import AND, FOR_UPDATE, ORDER_BY, SKIP_LOCKED, cuts
 from .judging import Recorded, chosen
-from .sources import Mutant, marked, marks_in, mutants_in, mutated
+from .sources import SqlMutant, marked, marks_in, mutants_in, mutated
 
 SOURCE = '''
 """A module. Not SQL: WHERE a AND b."""
@@ -135,7 +135,7 @@ def test_the_cut_is_made_in_what_a_marked_module_composes():
     mutants = mutants_in("module.py", SOURCE)
     names = values(marked(SOURCE, mutants))
 
-    def sent(sql: str, mutant: Mutant) -> str:
+    def sent(sql: str, mutant: SqlMutant) -> str:
         return tidied(re.sub(r"/\*.*?\*/", "", mutated(sql, mutant)))
 
     assert sent(names["IS_OURS"], mutants[0]) == "owner = %s"
