@@ -334,14 +334,23 @@ class _Call:
         stored = record.values_list("jobs", flat=True).first() or 0
         if self.dry_run:
             record.delete()
-        return stored, self._left(refused_write(write)), self._left(shown_write(write))
+        left = self._left([refused_write(write), shown_write(write)])
+        return stored, left[refused_write(write)], left[shown_write(write)]
 
-    def _left(self, write: str) -> list[int]:
-        """The places of the rows that the commit left staged under this name; deletes these rows."""
-        left = StagedJob.objects.using(self.using).filter(write=write)
-        places = [place for place in left.values_list("place", flat=True) if place is not None]
-        left.delete()
-        return places
+    def _left(self, writes: list[str]) -> dict[str, list[int]]:
+        """The places of the rows that the commit left staged under each of these names; deletes these rows.
+
+        Usually there are none, and then the table is read only once.
+        """
+        left: dict[str, list[int]] = {write: [] for write in writes}
+        staged = StagedJob.objects.using(self.using).filter(write__in=writes)
+        found = list(staged.values_list("write", "place"))
+        for write, place in found:
+            if place is not None:
+                left[write].append(place)
+        if found:
+            staged.delete()
+        return left
 
     def _mode(self) -> str:
         if self.dry_run:
