@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from django_jobqueue import services, testing
 from django_jobqueue.models import Queue
@@ -85,6 +85,26 @@ def partitioned_fifo_queue(db: None) -> Iterator[Queue]:
     made = services.create_fifo_queue("partitioned-orders", partition=True)
     yield made
     services.delete_queue(made.name)
+
+
+@pytest.fixture
+def other_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
+    """A second database on the same server, without any table; dropped afterwards."""
+    name = "test_jobqueue_migrations"
+    with django_db_blocker.unblock():
+        settings = connection.settings_dict
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+            cursor.execute(f"CREATE DATABASE {name}")
+        connections.databases["other"] = {**settings, "NAME": name}
+        try:
+            yield "other"
+        finally:
+            connections["other"].close()
+            del connections["other"]
+            del connections.databases["other"]
+            with connection._nodb_cursor() as cursor:
+                cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

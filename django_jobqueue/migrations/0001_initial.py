@@ -8,6 +8,7 @@ from typing import Any
 
 import django.db.models.deletion
 import django.db.models.lookups
+from django.apps import apps as global_apps
 from django.db import migrations, models
 
 import django_jobqueue.identifiers
@@ -36,13 +37,33 @@ class CreatePartitionedModel(migrations.CreateModel):
         schema_editor.deferred_sql.extend(schema_editor._model_indexes_sql(model))
 
 
+class RunPostgreSQL(migrations.RunSQL):
+    """``RunSQL`` that other databases skip, as they skip the models, which require PostgreSQL."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+
+def create_declared_queues(apps: Any, schema_editor: Any) -> None:
+    """Create ``default`` and the queues of the settings, because data migrations that follow may send to them.
+
+    Does nothing if a later migration has yet to add a column; that migration then ends with this step too.
+    """
+    global_apps.get_app_config("jobqueue").create_declared_queues(schema_editor.connection.alias, in_migration=True)
+
+
 class Migration(migrations.Migration):
     initial = True
 
     dependencies = []
 
     operations = [
-        migrations.RunSQL(
+        RunPostgreSQL(
             sql="CREATE SEQUENCE jobqueue_job_seq AS bigint CACHE 1",
             reverse_sql="DROP SEQUENCE jobqueue_job_seq",
         ),
@@ -170,6 +191,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "queue",
                 "verbose_name_plural": "queues",
                 "ordering": ["name"],
@@ -533,6 +555,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "job",
                 "verbose_name_plural": "jobs",
                 "permissions": [
@@ -545,7 +568,7 @@ class Migration(migrations.Migration):
                 "get_latest_by": "seq",
             },
         ),
-        migrations.RunSQL(
+        RunPostgreSQL(
             sql="""
                 CREATE TABLE jobqueue_job_default PARTITION OF jobqueue_job DEFAULT WITH (
                     autovacuum_vacuum_scale_factor = 0.01,
@@ -630,6 +653,7 @@ class Migration(migrations.Migration):
                 ("snapshot", models.TextField(blank=True, db_default="", verbose_name="snapshot of the confirmation")),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "operation",
                 "verbose_name_plural": "operations",
                 "ordering": ["-started_at"],
@@ -694,6 +718,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "queue minute",
                 "verbose_name_plural": "queue minutes",
                 "ordering": ["-minute", "queue"],
@@ -798,6 +823,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "schedule",
                 "verbose_name_plural": "schedules",
                 "ordering": ["name"],
@@ -834,6 +860,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "schedule run",
                 "verbose_name_plural": "schedule runs",
                 "ordering": ["-slot"],
@@ -919,6 +946,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "worker",
                 "verbose_name_plural": "workers",
                 "ordering": ["name", "started_at"],
@@ -1338,6 +1366,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "maintenance",
                 "verbose_name_plural": "health",
             },
@@ -1376,6 +1405,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "total of a queue",
                 "verbose_name_plural": "totals of queues",
                 "ordering": ["queue"],
@@ -1409,6 +1439,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "write of jobs",
                 "verbose_name_plural": "writes of jobs",
             },
@@ -1447,13 +1478,14 @@ class Migration(migrations.Migration):
                 ("place", models.BigIntegerField(null=True)),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "staged job",
                 "verbose_name_plural": "staged jobs",
                 "default_permissions": [],
             },
         ),
         # It lives for seconds: a crash of the server may empty it, and then the write that staged it fails as a whole.
-        migrations.RunSQL(
+        RunPostgreSQL(
             "ALTER TABLE jobqueue_stagedjob SET UNLOGGED",
             "ALTER TABLE jobqueue_stagedjob SET LOGGED",
         ),
@@ -1474,6 +1506,7 @@ class Migration(migrations.Migration):
                 ("page", models.TextField(editable=False, verbose_name="page")),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "report",
                 "verbose_name_plural": "reports",
                 "ordering": ["-pk"],
@@ -1500,6 +1533,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "pending release",
                 "verbose_name_plural": "pending releases",
                 "default_permissions": (),
@@ -1519,10 +1553,12 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "row that was sent",
                 "verbose_name_plural": "rows that were sent",
                 "default_permissions": [],
                 "indexes": [models.Index(fields=["seen_at"], name="jobqueue_sentrow_seen")],
             },
         ),
+        migrations.RunPython(create_declared_queues, migrations.RunPython.noop),
     ]
