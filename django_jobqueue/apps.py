@@ -39,7 +39,9 @@ class JobQueueConfig(AppConfig):
 def _prepare(app_config: JobQueueConfig, using: str, **kwargs: Any) -> None:
     """Before ``migrate``: create what must exist before data migrations, or because there are no migrations."""
     from . import syncdb
+    from .database_errors import migrating
 
+    migrating.aliases.add(using)
     if not syncdb.is_migrated():
         syncdb.create_tables(using)
     app_config.create_declared_queues(using)
@@ -47,8 +49,10 @@ def _prepare(app_config: JobQueueConfig, using: str, **kwargs: Any) -> None:
 
 def _declare(using: str, **kwargs: Any) -> None:
     """Create the queues and schedules declared in settings, after ``migrate``."""
+    from .database_errors import migrating
     from .services.queues import sync_declared
     from .services.schedules import sync_declared_schedules
 
+    migrating.aliases.discard(using)
     sync_declared(using=using)
     sync_declared_schedules(using=using)

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, ProgrammingError, connections, router
+from django.db import DatabaseError, connections, router
 from psycopg import errors
 
 from ..conf import get_settings, wrong_vendor
@@ -69,15 +69,6 @@ def check_vendor(alias: str) -> None:
     vendor = connections[alias].vendor
     if vendor != "postgresql":
         raise ImproperlyConfigured(" ".join(wrong_vendor(alias, vendor)))
-
-
-def explain_missing_tables(error: ProgrammingError, using: str) -> None:
-    """Raise ``ImproperlyConfigured``, with advice to run ``migrate``, if the tables of this app are missing."""
-    if isinstance(error.__cause__, errors.UndefinedTable | errors.UndefinedColumn) and "jobqueue_" in str(error):
-        where = "" if using == "default" else f" --database {using}"
-        raise ImproperlyConfigured(
-            f"The tables of django_jobqueue are missing or old in the database {using!r}: run manage.py migrate{where}."
-        ) from error
 
 
 # -------------------------------------------------------------------------------------------------- statements

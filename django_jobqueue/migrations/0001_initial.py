@@ -54,7 +54,8 @@ def create_declared_queues(apps: Any, schema_editor: Any) -> None:
 
     Does nothing if a later migration has yet to add a column; that migration then ends with this step too.
     """
-    global_apps.get_app_config("jobqueue").create_declared_queues(schema_editor.connection.alias, in_migration=True)
+    app_config: Any = global_apps.get_app_config("jobqueue")
+    app_config.create_declared_queues(schema_editor.connection.alias, in_migration=True)
 
 
 class Migration(migrations.Migration):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from django.db import OperationalError, ProgrammingError, connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import Model
 from psycopg import errors
 from psycopg.sql import Literal
@@ -16,7 +16,7 @@ from psycopg.sql import Literal
 from ..conf import get_settings, task_queues
 from ..engine import sql
 from ..engine.announcements import after_commit
-from ..engine.databases import database, execute, explain_missing_tables, rows
+from ..engine.databases import database, execute, rows
 from ..engine.lanes import release_held
 from ..engine.queues import check_exists, named, no_queue
 from ..engine.transactions import T, in_transaction, joins
@@ -48,7 +48,7 @@ def create_queue(name: str, *, using: str | None = None, **options: Any) -> Queu
     return _create_new(name, wanted, using)
 
 
-def _create_new(name: str, wanted: Mapping[str, Any], using: str, *, in_migration: bool = False) -> Queue:
+def _create_new(name: str, wanted: dict[str, Any], using: str, *, in_migration: bool = False) -> Queue:
     values = queue_defaults() | wanted
     if values["dead_letter"] == name:  # the default dead-letter queue has no dead-letter queue itself
         values["dead_letter"] = None
@@ -138,12 +138,8 @@ def queue_name(queue: object) -> str:
 
 
 def queue_names(*, using: str) -> set[str]:
-    """Return the names of all queues. Raises ``ImproperlyConfigured`` if the tables are missing."""
-    try:
-        return set(Queue.objects.using(using).values_list("name", flat=True))
-    except ProgrammingError as error:
-        explain_missing_tables(error, using)
-        raise
+    """Return the names of all queues."""
+    return set(Queue.objects.using(using).values_list("name", flat=True))
 
 
 def sync_declared(*, using: str) -> None:

@@ -9,12 +9,11 @@ from typing import Any, Literal
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import ProgrammingError
 
 from ..carriers import loading
 from ..encoding import decode
 from ..engine import announcements, given_ids, sql
-from ..engine.databases import database, explain_missing_tables
+from ..engine.databases import database
 from ..engine.drafts import Checked, check_values
 from ..engine.queues import check_exists, named
 from ..engine.transactions import row_at_once
@@ -173,14 +172,10 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
     columns, params = _columns(job)
     statement = _send_sql(columns, tuple(job.options), has_key, job.given_id, careful)
     params |= {"queue": queue, "has_key": has_key, **job.options}
-    try:
-        if job.given_id:
-            row = given_ids.row_of_insert(using, job.id, statement, params)
-        else:
-            row = row_at_once(using, statement, params)
-    except ProgrammingError as error:
-        explain_missing_tables(error, using)
-        raise
+    if job.given_id:
+        row = given_ids.row_of_insert(using, job.id, statement, params)
+    else:
+        row = row_at_once(using, statement, params)
     return _as_job(queue, job, row, using) if row else None
 
 
