@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.db import connection, connections
 
-from django_jobqueue import services, testing
+from django_jobqueue import handlers, services, testing
 from django_jobqueue.models import Queue
 from django_jobqueue.policies import QueuePolicy
 from django_jobqueue.process_memory import ProcessMemory
@@ -105,6 +106,15 @@ def other_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[st
             del connections.databases["other"]
             with connection._nodb_cursor() as cursor:
                 cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def handlers_not_imported(settings: Any) -> Iterator[str]:
+    """As in a web process: the handler of an installed app, by name, whose module is not imported yet."""
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.late_handlers"]
+    with handlers.registry.restored(empty=True):
+        yield "late.report"
+    sys.modules.pop("tests.late_handlers.jobs", None)
 
 
 @pytest.fixture

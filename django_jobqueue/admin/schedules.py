@@ -19,9 +19,10 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
-from .. import services
+from .. import handlers, services
 from ..exceptions import JobQueueError, ScheduleNotFound
 from ..models import Schedule
+from ..options import schedule_defaults
 from ..redaction import redacted, restored
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator
@@ -34,15 +35,33 @@ FORM = ("queue", "cron", "timezone", "enabled", "catch_up", "handler", "priority
 
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Hides sensitive values of the data; values that are left hidden are kept."""
+    """Hides sensitive values of the data; values that are left hidden are kept. Empty options get their defaults."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "data" in self.initial:
             self.initial["data"] = redacted(self.initial["data"])
+        for name in schedule_defaults().keys() & self.fields.keys():
+            self.fields[name].required = False
 
     def clean_data(self) -> Any:
         return restored(self.cleaned_data["data"], self.instance.data)
+
+    def clean_handler(self) -> str:
+        """Refuse a handler that no module declares; one that the schedule has already may be in other code."""
+        name: str = self.cleaned_data["handler"]
+        if not name or name == self.initial.get("handler"):
+            return name
+        find = handlers.discovered()
+        if find is not None and find("", name) is None:
+            raise forms.ValidationError(handlers.missing_text("", name))
+        return name
+
+    def clean(self) -> None:
+        super().clean()
+        for name, default in schedule_defaults().items():
+            if self.cleaned_data.get(name) in (None, ""):
+                self.cleaned_data[name] = default
 
 
 @admin.register(Schedule)
@@ -87,6 +106,10 @@ class ScheduleAdmin(JobQueueAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return ("data_shown",) if obj is None else ("name", "data_shown")
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        shown = {name: value for name, value in schedule_defaults().items() if name != "data"}
+        return shown | super().get_changeform_initial_data(request)
 
     def get_urls(self) -> list[URLPattern]:
         wrap = self.admin_site.admin_view
