@@ -12,7 +12,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
@@ -145,15 +145,15 @@ class ScheduleAdmin(JobQueueAdmin):
             raise Http404 from error
         except JobQueueError as error:
             self.message_user(request, _t("Nothing was sent: %s") % error, messages.ERROR)
-            return _page_of(name)
+            return self._page_of(name)
         if job is None:
             self.message_user(
                 request, _t("Nothing was sent: the policy of its queue allows no other job now."), messages.WARNING
             )
         else:
-            link = reverse("admin:jobqueue_job_change", args=[job.pk])
+            link = self.url("job_change", job.pk)
             self.message_user(request, format_html('{} <a href="{}">#{}</a>', _t("Sent job"), link, job.seq))
-        return _page_of(name)
+        return self._page_of(name)
 
     def switch_view(self, request: HttpRequest, name: str) -> HttpResponse:
         if not self.has_view_permission(request) or not self.has_switch_permission(request):
@@ -163,7 +163,10 @@ class ScheduleAdmin(JobQueueAdmin):
         if not self.get_queryset(request).filter(pk=name).update(enabled=enabled):
             raise Http404
         self.message_user(request, _t("The schedule is on.") if enabled else _t("The schedule is off."))
-        return _page_of(name)
+        return self._page_of(name)
+
+    def _page_of(self, name: str) -> HttpResponse:
+        return HttpResponseRedirect(self.url("schedule_change", quote(name)))
 
     @admin.action(description=_("Turn selected schedules on"), permissions=["switch"])
     def turn_on(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
@@ -212,7 +215,3 @@ def slots_of(schedule: Schedule) -> list[dict[str, Any]]:
         {"text": f"{slot:%a %Y-%m-%d %H:%M}", "offset": f"{slot:%z}", "zone": slot.tzname(), "changed": note}
         for slot, note in zip(slots, changed, strict=True)
     ]
-
-
-def _page_of(name: str) -> HttpResponse:
-    return HttpResponseRedirect(reverse("admin:jobqueue_schedule_change", args=[quote(name)]))
