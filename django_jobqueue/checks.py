@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import ProgrammingError, connections, router, transaction
 from django.utils.module_loading import import_string
 
-from . import carriers, conf, timings
+from . import carriers, conf, handlers, timings
 from .cron import check_timezone
 from .exceptions import InvalidOption, JobQueueError
 from .options import (
@@ -217,7 +217,9 @@ def check_schedules(**kwargs: Any) -> list[checks.CheckMessage]:
     messages = [
         message for name, options in conf.get_settings().SCHEDULES.items() for message in _in_schedule(name, options)
     ]
-    return messages or ([] if list(_wrong_options()) else list(_schedule_queues()))
+    if messages or list(_wrong_options()):
+        return messages
+    return [*_schedule_queues(), *_schedule_handlers()]
 
 
 def _in_schedule(name: object, options: object) -> Messages:
@@ -265,6 +267,21 @@ def _schedule_queues() -> Messages:
                 "jobqueue.E011",
                 f"JOBQUEUE['SCHEDULES'][{name!r}]: singleton_key is missing.",
                 f"The queue {queue!r} is ordered: its jobs need a singleton_key.",
+            )
+
+
+def _schedule_handlers() -> Messages:
+    """Import the handlers only if a schedule names one that is not known yet."""
+    named = {name: str(options.get("handler") or "") for name, options in conf.get_settings().SCHEDULES.items()}
+    unknown = {schedule: handler for schedule, handler in named.items() if handler and not handlers.find("", handler)}
+    find = handlers.discovered() if unknown else None
+    for schedule, handler in unknown.items() if find else ():
+        if handlers.find("", handler) is None:
+            modules = ", ".join(conf.get_settings().HANDLER_MODULES)
+            yield _error(
+                "jobqueue.E025",
+                f"JOBQUEUE['SCHEDULES'][{schedule!r}]: {handlers.missing_text('', handler)}",
+                f"Name a function with @job in a module of an installed app (modules searched: {modules}).",
             )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
-from django_jobqueue import services, testing
+from django_jobqueue import handlers, services, testing
 from django_jobqueue.models import Queue
 from django_jobqueue.policies import QueuePolicy
 from django_jobqueue.process_memory import ProcessMemory
@@ -85,6 +86,35 @@ def partitioned_fifo_queue(db: None) -> Iterator[Queue]:
     made = services.create_fifo_queue("partitioned-orders", partition=True)
     yield made
     services.delete_queue(made.name)
+
+
+@pytest.fixture
+def other_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
+    """A second database on the same server, without any table; dropped afterwards."""
+    name = "test_jobqueue_migrations"
+    with django_db_blocker.unblock():
+        settings = connection.settings_dict
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+            cursor.execute(f"CREATE DATABASE {name}")
+        connections.databases["other"] = {**settings, "NAME": name}
+        try:
+            yield "other"
+        finally:
+            connections["other"].close()
+            del connections["other"]
+            del connections.databases["other"]
+            with connection._nodb_cursor() as cursor:
+                cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def handlers_not_imported(settings: Any) -> Iterator[str]:
+    """As in a web process: the handler of an installed app, by name, whose module is not imported yet."""
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.late_handlers"]
+    with handlers.registry.restored(empty=True):
+        yield "late.report"
+    sys.modules.pop("tests.late_handlers.jobs", None)
 
 
 @pytest.fixture

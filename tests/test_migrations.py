@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -67,26 +66,6 @@ def index(table: str, name: str | None = None) -> tuple[bool, str]:
 def storage(table: str) -> dict[str, str]:
     options = rows("SELECT COALESCE(reloptions, '{}') FROM pg_class WHERE oid = %s::regclass", [table])[0][0]
     return dict(option.split("=", 1) for option in options)
-
-
-@pytest.fixture
-def other_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
-    """A second database on the same server, without any table; dropped afterwards."""
-    name = "test_jobqueue_migrations"
-    with django_db_blocker.unblock():
-        settings = connection.settings_dict
-        with connection._nodb_cursor() as cursor:
-            cursor.execute(f"DROP DATABASE IF EXISTS {name}")
-            cursor.execute(f"CREATE DATABASE {name}")
-        connections.databases["other"] = {**settings, "NAME": name}
-        try:
-            yield "other"
-        finally:
-            connections["other"].close()
-            del connections["other"]
-            del connections.databases["other"]
-            with connection._nodb_cursor() as cursor:
-                cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.mark.django_db

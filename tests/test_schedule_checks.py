@@ -88,3 +88,20 @@ def test_wrong_settings_and_wrong_queues_are_told_by_their_own_checks(settings, 
     assert found(5) == []
     settings.JOBQUEUE = 5
     assert checks.check_schedules() == []
+
+
+def test_a_handler_that_does_not_exist_is_found(found, handlers_not_imported):
+    assert found({"a": {**FINE, "handler": handlers_not_imported}, "b": FINE}) == []
+
+    (message,) = found({"a": {**FINE, "handler": "late.reprot"}})
+
+    assert message.id == "jobqueue.E025"
+    assert message.msg.endswith("['a']: There is no handler named 'late.reprot'. Did you mean 'late.report'?")
+    assert "modules searched: jobs, tasks" in message.hint
+
+
+def test_handlers_that_cannot_be_imported_are_not_called_missing(settings, handlers_not_imported):
+    schedules = {"a": {**FINE, "handler": handlers_not_imported}}
+    settings.JOBQUEUE = {"QUEUES": {"mail": {}}, "SCHEDULES": schedules, "HANDLER_MODULES": ["broken"]}
+
+    assert checks.check_schedules() == []

@@ -1,4 +1,4 @@
-"""Errors that explain_missing_tables: what a beginner does wrong in the first five minutes, and what they are told."""
+"""Errors that teach: what a beginner does wrong in the first five minutes, and what they are told."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, connections, transaction
 
 from django_jobqueue import handlers, job, services
+from django_jobqueue.database_errors import explain
 from django_jobqueue.engine import databases
 from django_jobqueue.exceptions import InvalidData, QueueNotFound
 
@@ -98,7 +99,9 @@ def test_other_database_errors_are_left_alone(queue):
     with pytest.raises(ProgrammingError, match="nowhere") as caught, transaction.atomic():
         connection.cursor().execute("SELECT * FROM nowhere")
 
-    databases.explain_missing_tables(caught.value, "default")  # says nothing
+    explain(caught.value)
+
+    assert str(caught.value).startswith('relation "nowhere"')
 
 
 def test_a_model_sent_instead_of_its_id_is_told(queue):

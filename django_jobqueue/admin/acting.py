@@ -15,7 +15,6 @@ from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from .. import services
@@ -150,7 +149,7 @@ class ActingAdmin(JobQueueAdmin):
             if operation is not None:
                 if not across:
                     services.advance_operation(operation, seconds=FINISH_SECONDS)
-                return HttpResponseRedirect(operation_url(operation))
+                return HttpResponseRedirect(self.url("operation_change", operation.pk))
         snapshot = services.current_snapshot()  # before the jobs on the page are read
         context = {
             **self.admin_site.each_context(request),
@@ -209,10 +208,6 @@ class ActingAdmin(JobQueueAdmin):
         why = operation.details.get("refused", {}).get(str(job.pk), _("it no longer exists"))
         self.message_user(request, _("Nothing was changed: %s.") % why, messages.ERROR)
         return False
-
-
-def operation_url(operation: Operation) -> str:
-    return reverse("admin:jobqueue_operation_change", args=[operation.pk])
 
 
 def _as_uuid(text: str) -> UUID:

@@ -46,7 +46,11 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
         """Redirect to another page, if the user may see this one."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return HttpResponseRedirect(reverse(f"admin:jobqueue_{name}", args=args))
+        return HttpResponseRedirect(self.url(name, *args))
+
+    def url(self, name: str, *args: Any) -> str:
+        """The URL of one of our pages on the site of this one, such as ``url("job_change", job.pk)``."""
+        return page_url(self.admin_site.name, name, *args)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -69,6 +73,11 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
     def has_erase_permission(self, request: HttpRequest) -> bool:
         """Django's ``delete`` permission under another name, because Django's own delete pages are not used."""
         return request.user.has_perm("jobqueue.delete_job")
+
+
+def page_url(site: str, name: str, *args: Any) -> str:
+    """The URL of one of our pages on the admin site of this name; a project can have several."""
+    return reverse(f"admin:jobqueue_{name}", args=args, current_app=site)
 
 
 def may_see_data(request: HttpRequest) -> bool:

@@ -13,7 +13,6 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -138,7 +137,9 @@ class BlockedKeyAdmin(ActingAdmin):
     @admin.display(description=_("blocked by"))
     def blocker(self, row: BlockedKey) -> SafeString:
         return format_html(
-            '{} <span class="jq-error">{}</span>', job_link(row.pk, row.seq), wording.last_line(row.error) or row.state
+            '{} <span class="jq-error">{}</span>',
+            self._job_link(row.pk, row.seq),
+            wording.last_line(row.error) or row.state,
         )
 
     @admin.display(description=_("since"))
@@ -154,17 +155,20 @@ class BlockedKeyAdmin(ActingAdmin):
         query = urlencode({"queue": row.queue_id, "key": row.singleton_key, "state": "waiting"})
         return format_html(
             '<a href="{}?{}">{}</a> <span class="jq-quiet">{} {}</span>',
-            reverse("admin:jobqueue_job_changelist"),
+            self.url("job_changelist"),
             query,
             wording.many(jobs.number),
             _t("oldest"),
             wording.time_tag(jobs.oldest_at, ago=True),
         )
 
+    def _job_link(self, id: UUID, seq: int) -> SafeString:
+        return format_html('<a href="{}">#{}</a>', self.url("job_change", id), seq)
+
     @admin.display(description=_("runs next"))
     def next_shown(self, row: BlockedKey) -> str | SafeString:
         after = _behind(row).next
-        return job_link(after.id, after.seq) if after else _t("no job waits")
+        return self._job_link(after.id, after.seq) if after else _t("no job waits")
 
     # ------------------------------------------------------------------------------------------------------ actions
 
@@ -198,7 +202,3 @@ def _then(row: BlockedKey, act: JobAction) -> str:
 def _behind(row: BlockedKey) -> Behind:
     waiting: Behind = row.behind  # type: ignore[attr-defined]
     return waiting
-
-
-def job_link(id: UUID, seq: int) -> SafeString:
-    return format_html('<a href="{}">#{}</a>', reverse("admin:jobqueue_job_change", args=[id]), seq)

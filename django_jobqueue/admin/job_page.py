@@ -12,7 +12,6 @@ from django.contrib.admin.utils import label_for_field
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -126,7 +125,7 @@ class JobPage(ActingAdmin):
         if request.method == "POST" and form.is_valid():
             moved = self.act_on_one(request, job, act, form.cleaned_data["reason"])
             gone = moved and verb == "delete"
-            return HttpResponseRedirect(_list_url() if gone else _job_url(job))
+            return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", job.pk))
         line = {"job": job, "error": last_line(job.error), "taken": job.state in act.takes}
         context = {
             **self._context(request, job),
@@ -136,7 +135,7 @@ class JobPage(ActingAdmin):
             "lines": [line],
             "number": int(job.state in act.takes),
             "snapshot": snapshot,
-            "back": _job_url(job),
+            "back": self.url("job_change", job.pk),
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
 
@@ -150,7 +149,7 @@ class JobPage(ActingAdmin):
         if request.method == "POST":
             form = DataForm(request.POST)
             if form.is_valid() and self._retry_with(request, job, form):
-                return HttpResponseRedirect(_job_url(job))
+                return HttpResponseRedirect(self.url("job_change", job.pk))
         else:
             shown = json.dumps(data_to_edit(job), indent=2, ensure_ascii=False)
             form = DataForm(initial={"json": shown})
@@ -158,7 +157,7 @@ class JobPage(ActingAdmin):
             **self._context(request, job),
             "title": _("Retry with other data"),
             "form": form,
-            "back": _job_url(job),
+            "back": self.url("job_change", job.pk),
             "is_dead": job.state in RETRIABLE,
         }
         return TemplateResponse(request, "admin/jobqueue/job/edit.html", context)
@@ -187,7 +186,7 @@ class JobPage(ActingAdmin):
 
     def _gone(self, request: HttpRequest, id: str) -> HttpResponse:
         self.message_user(request, _("There is no job %s: it may have been deleted.") % id[:60], messages.WARNING)
-        return HttpResponseRedirect(_list_url())
+        return HttpResponseRedirect(self.url("job_changelist"))
 
     def _context(self, request: HttpRequest, job: Job) -> dict[str, Any]:
         return {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, "job": job}
@@ -206,11 +205,3 @@ def _attempt(attempt: dict[str, Any]) -> dict[str, Any]:
 
 def _labelled(job: Job, columns: tuple[str, ...]) -> list[tuple[str, Any]]:
     return [(str(label_for_field(name, Job)), getattr(job, name)) for name in columns]
-
-
-def _list_url() -> str:
-    return reverse("admin:jobqueue_job_changelist")
-
-
-def _job_url(job: Job) -> str:
-    return reverse("admin:jobqueue_job_change", args=[job.pk])

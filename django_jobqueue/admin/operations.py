@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
@@ -25,8 +25,8 @@ from ..exceptions import InvalidOption
 from ..models import BlockedKey, Job, Operation
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
-from .acting import ACTIONS, operation_url
-from .base import JobQueueAdmin, may_see_data
+from .acting import ACTIONS
+from .base import JobQueueAdmin, may_see_data, page_url
 from .changelist import CappedPaginator
 from .json_tree import json_tree
 from .selections import to_query
@@ -81,7 +81,7 @@ class OperationAdmin(JobQueueAdmin):
             "jobs": self._jobs(operation, refused),
             "filters": filters_shown(operation),
             "came_later": came_later(operation),
-            "later_url": list_url(operation),
+            "later_url": list_url(operation, self.admin_site.name),
             "edits": [(edit.id, json_tree(edit.before), json_tree(edit.after)) for edit in shown_edits(edits)],
             "hides_edits": bool(operation.details.get("data")) and not sees,
         }
@@ -92,7 +92,7 @@ class OperationAdmin(JobQueueAdmin):
         operation = self._to_act_on(request, id)
         operation = services.advance_operation(operation)
         if "application/json" not in request.headers.get("Accept", ""):
-            return HttpResponseRedirect(operation_url(operation))
+            return HttpResponseRedirect(self.url("operation_change", operation.pk))
         return JsonResponse(
             {
                 "state": operation.state,
@@ -105,12 +105,12 @@ class OperationAdmin(JobQueueAdmin):
     def stop_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
         operation = self._to_act_on(request, id)
         services.stop_operation(operation)
-        return HttpResponseRedirect(operation_url(operation))
+        return HttpResponseRedirect(self.url("operation_change", operation.pk))
 
     def resume_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
         operation = self._to_act_on(request, id)
         services.resume_operation(operation)
-        return HttpResponseRedirect(operation_url(operation))
+        return HttpResponseRedirect(self.url("operation_change", operation.pk))
 
     def _operation(self, request: HttpRequest, id: str | UUID) -> Operation:
         if not self.has_view_permission(request):
@@ -169,14 +169,14 @@ def selection_of(operation: Operation) -> Selection | None:
     return None if selection.is_named else selection
 
 
-def list_url(operation: Operation) -> str | None:
+def list_url(operation: Operation, site: str) -> str | None:
     """The URL of the list with the filters of the operation; ``None`` if there is no such list."""
     selection = selection_of(operation)
     query = None if selection is None else to_query(selection)
     if selection is None or query is None:
         return None
     model: type[Job] = BlockedKey if selection.blocks_key else Job
-    return f"{reverse(f'admin:jobqueue_{model._meta.model_name}_changelist')}?{query}"
+    return f"{page_url(site, f'{model._meta.model_name}_changelist')}?{query}"
 
 
 def filters_shown(operation: Operation) -> str | None:

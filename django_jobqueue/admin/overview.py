@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
@@ -22,9 +23,12 @@ from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_wi
 from ..models import BlockedKey, Queue, Report
 from ..services.inspect.backlog import backlogs, pulse
 from ..services.inspect.jobs import job_database
+from .base import page_url
 from .blocked_keys import with_behind
 from .charts import PERIODS, charts, steps_of
 from .figures import Figures, all_queues, figures_of
+
+UrlOf = Callable[[str], str]  # the URL of one of our pages, by its name
 
 SHOWN = 5
 KEPT_SECONDS = {"1h": 20, "24h": 60, "7d": 300}  # how long the charts of a period are cached
@@ -51,6 +55,12 @@ class AttentionItem:
     url: str
 
 
+def site_of(request: HttpRequest) -> str:
+    """The name of the admin site whose page was requested."""
+    match = request.resolver_match
+    return match.namespace if match else "admin"
+
+
 def may_look(request: HttpRequest) -> bool:
     return request.user.has_perm("jobqueue.view_job")
 
@@ -72,6 +82,7 @@ def pulse_view(request: HttpRequest) -> HttpResponse:
 
 def overview(request: HttpRequest) -> dict[str, Any]:
     using = job_database()
+    url = partial(page_url, site_of(request))
     period = PERIODS.get(request.GET.get("period", ""), PERIODS["1h"])
     names = all_queues(using)
     queue = request.GET.get("queue", "")
@@ -80,7 +91,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
     mark, running = pulse(using=using)
     blocked = list(BlockedKey.objects.using(using).defer("data", "output", "attempts").order_by("finalized_at")[:SHOWN])
     return {
-        "items": attention_items(figures, using),
+        "items": attention_items(figures, using, url),
         "blocked": with_behind(blocked),
         "figures": sorted(figures.items()),
         "total": _total([figures[name] for name in chosen]),
@@ -92,8 +103,8 @@ def overview(request: HttpRequest) -> dict[str, Any]:
         "periods": list(PERIODS.values()),
         "queue": queue if queue in names else "",
         "names": names,
-        "jobs_url": reverse("admin:jobqueue_job_changelist"),
-        "blocked_url": reverse("admin:jobqueue_blockedkey_changelist"),
+        "jobs_url": url("job_changelist"),
+        "blocked_url": url("blockedkey_changelist"),
     }
 
 
@@ -125,61 +136,58 @@ def _charts(period: str, queues: list[str], using: str) -> Any:
 # --------------------------------------------------------------------------------------------------- needs attention
 
 
-def attention_items(figures: dict[str, Figures], using: str) -> list[AttentionItem]:
+def attention_items(figures: dict[str, Figures], using: str, url: UrlOf) -> list[AttentionItem]:
     """What needs attention, the worst first."""
     limits = Limits()
     findings = [finding for look in _BY_INDEX for finding in findings_of(look, using, limits, by_index=True)]
     findings += findings_of(open_transactions, using, limits)
     letters = set(Queue.objects.using(using).exclude(dead_letter=None).values_list("dead_letter_id", flat=True))
-    items = [_item_of(finding, letters) for finding in findings]
-    items += _failing(figures)
-    items += _backlogs(using)
+    items = [_item_of(finding, letters, url) for finding in findings]
+    items += _failing(figures, url)
+    items += _backlogs(using, url)
     order = [level.value for level in (Level.ERROR, Level.WARNING, Level.NOTICE)]
     return sorted(items, key=lambda item: order.index(item.level))
 
 
-def _item_of(finding: Finding, letters: set[str]) -> AttentionItem:
+def _item_of(finding: Finding, letters: set[str], url: UrlOf) -> AttentionItem:
     """The doctor's finding; but a dead-letter queue without a worker is normal, because an operator empties it."""
     queue = str(finding.facts.get("queue", ""))
     if finding.code == "no_worker" and queue in letters:
-        url = f"{reverse('admin:jobqueue_job_changelist')}?{urlencode({'queue': queue, 'state': 'waiting'})}"
+        waiting = f"{url('job_changelist')}?{urlencode({'queue': queue, 'state': 'waiting'})}"
         return AttentionItem(
             Level.NOTICE.value,
             _("Dead letters wait in %s") % queue,
             _("Inspect them. To send one again, retry its original job and cancel the copy."),
-            url,
+            waiting,
         )
     screen = _LINKS.get(finding.code, "maintenance")
-    url = reverse(f"admin:jobqueue_{screen}_changelist")
-    return AttentionItem(finding.level.value, finding.title, finding.detail, url)
+    return AttentionItem(finding.level.value, finding.title, finding.detail, url(f"{screen}_changelist"))
 
 
-def _failing(figures: dict[str, Figures]) -> list[AttentionItem]:
+def _failing(figures: dict[str, Figures], url: UrlOf) -> list[AttentionItem]:
     """Queues in which at least as many jobs failed for good as completed."""
-    url = reverse("admin:jobqueue_failuregroup_changelist")
     return [
         AttentionItem(
             Level.ERROR.value,
             _("Most jobs of %s fail") % name,
             _("%(failed)s failed for good in the last hour, %(completed)s completed.")
             % {"failed": f"{counts.failed:,}", "completed": f"{counts.completed:,}"},
-            url,
+            url("failuregroup_changelist"),
         )
         for name, counts in figures.items()
         if counts.failed and counts.failed >= counts.completed
     ]
 
 
-def _backlogs(using: str) -> list[AttentionItem]:
+def _backlogs(using: str, url: UrlOf) -> list[AttentionItem]:
     """Queues in which, at the end of the last minute, more jobs waited than their backlog warning allows."""
-    url = reverse("admin:jobqueue_queue_changelist")
     return [
         AttentionItem(
             Level.WARNING.value,
             _("Many jobs wait in %s") % name,
             _("%(waiting)s jobs wait; the backlog warning of the queue is %(limit)s.")
             % {"waiting": f"{waiting:,}", "limit": f"{limit:,}"},
-            url,
+            url("queue_changelist"),
         )
         for name, waiting, limit in backlogs(using=using)
     ]

@@ -13,7 +13,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -179,7 +179,7 @@ class QueueAdmin(JobQueueAdmin):
         except JobQueueError as error:
             raise Http404 from error
         self.message_user(request, text % name, messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:jobqueue_queue_change", args=[quote(name)]))
+        return HttpResponseRedirect(self.url("queue_change", quote(name)))
 
     @admin.action(description=_("Pause selected queues"), permissions=["pause"])
     def pause_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
@@ -211,14 +211,14 @@ class QueueAdmin(JobQueueAdmin):
         figures: Figures = queue.figures  # type: ignore[attr-defined]
         oldest = duration(figures.oldest_seconds, units=1) if figures.oldest_seconds else ""
         return format_html(
-            '{} <span class="jq-quiet">{}</span>', _linked(figures.waiting_text, queue, "waiting"),
+            '{} <span class="jq-quiet">{}</span>', self._linked(figures.waiting_text, queue, "waiting"),
             _t("oldest %s") % oldest if oldest else "",
         )  # fmt: skip
 
     @admin.display(description=_("running"))
     def running(self, queue: Queue) -> SafeString:
         figures: Figures = queue.figures  # type: ignore[attr-defined]
-        return _linked(figures.running_text, queue, "running")
+        return self._linked(figures.running_text, queue, "running")
 
     @admin.display(description=_("completed in 1 h"))
     def done(self, queue: Queue) -> str:
@@ -226,18 +226,15 @@ class QueueAdmin(JobQueueAdmin):
 
     @admin.display(description=_("failed in 1 h"))
     def failed(self, queue: Queue) -> SafeString:
-        return _linked(f"{queue.figures.failed:,}", queue, "dead")  # type: ignore[attr-defined]
+        return self._linked(f"{queue.figures.failed:,}", queue, "dead")  # type: ignore[attr-defined]
 
     @admin.display(description=_("dead letters"))
     def dead_letter_shown(self, queue: Queue) -> str | SafeString:
         if queue.dead_letter_id is None:
             return ""
         query = urlencode({"queue": queue.dead_letter_id})
-        return format_html(
-            '<a href="{}?{}">{}</a>', reverse("admin:jobqueue_job_changelist"), query, queue.dead_letter_id
-        )
+        return format_html('<a href="{}?{}">{}</a>', self.url("job_changelist"), query, queue.dead_letter_id)
 
-
-def _linked(text: str, queue: Queue, state: str) -> SafeString:
-    query = urlencode({"queue": queue.name, "state": state})
-    return format_html('<a href="{}?{}">{}</a>', reverse("admin:jobqueue_job_changelist"), query, text)
+    def _linked(self, text: str, queue: Queue, state: str) -> SafeString:
+        query = urlencode({"queue": queue.name, "state": state})
+        return format_html('<a href="{}?{}">{}</a>', self.url("job_changelist"), query, text)

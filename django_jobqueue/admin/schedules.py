@@ -12,16 +12,17 @@ from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
-from .. import services
+from .. import handlers, services
 from ..exceptions import JobQueueError, ScheduleNotFound
 from ..models import Schedule
+from ..options import schedule_defaults
 from ..redaction import HiddenValueMoved, editable, redacted, restored
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator
@@ -34,12 +35,14 @@ FORM = ("queue", "cron", "timezone", "enabled", "catch_up", "handler", "priority
 
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Hides sensitive values of the data; values that are left hidden are kept."""
+    """Hides sensitive values of the data; values that are left hidden are kept. Empty options get their defaults."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "data" in self.initial:
             self.initial["data"] = editable(self.initial["data"], salt=self.instance.pk)
+        for name in schedule_defaults().keys() & self.fields.keys():
+            self.fields[name].required = False
 
     def clean_data(self) -> Any:
         if self.instance._state.adding:
@@ -48,6 +51,22 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             return restored(self.cleaned_data["data"], self.instance.data, salt=self.instance.pk)
         except HiddenValueMoved as error:
             raise forms.ValidationError(str(error)) from error
+
+    def clean_handler(self) -> str:
+        """Refuse a handler that no module declares; one that the schedule has already may be in other code."""
+        name: str = self.cleaned_data["handler"]
+        if not name or name == self.initial.get("handler"):
+            return name
+        find = handlers.discovered()
+        if find is not None and find("", name) is None:
+            raise forms.ValidationError(handlers.missing_text("", name))
+        return name
+
+    def clean(self) -> None:
+        super().clean()
+        for name, default in schedule_defaults().items():
+            if self.cleaned_data.get(name) in (None, ""):
+                self.cleaned_data[name] = default
 
 
 @admin.register(Schedule)
@@ -93,6 +112,10 @@ class ScheduleAdmin(JobQueueAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return ("data_shown",) if obj is None else ("name", "data_shown")
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        shown = {name: value for name, value in schedule_defaults().items() if name != "data"}
+        return shown | super().get_changeform_initial_data(request)
+
     def get_urls(self) -> list[URLPattern]:
         wrap = self.admin_site.admin_view
         return [
@@ -127,15 +150,15 @@ class ScheduleAdmin(JobQueueAdmin):
             raise Http404 from error
         except JobQueueError as error:
             self.message_user(request, _t("Nothing was sent: %s") % error, messages.ERROR)
-            return _page_of(name)
+            return self._page_of(name)
         if job is None:
             self.message_user(
                 request, _t("Nothing was sent: the policy of its queue allows no other job now."), messages.WARNING
             )
         else:
-            link = reverse("admin:jobqueue_job_change", args=[job.pk])
+            link = self.url("job_change", job.pk)
             self.message_user(request, format_html('{} <a href="{}">#{}</a>', _t("Sent job"), link, job.seq))
-        return _page_of(name)
+        return self._page_of(name)
 
     def switch_view(self, request: HttpRequest, name: str) -> HttpResponse:
         if not self.has_view_permission(request) or not self.has_switch_permission(request):
@@ -145,7 +168,10 @@ class ScheduleAdmin(JobQueueAdmin):
         if not self.get_queryset(request).filter(pk=name).update(enabled=enabled):
             raise Http404
         self.message_user(request, _t("The schedule is on.") if enabled else _t("The schedule is off."))
-        return _page_of(name)
+        return self._page_of(name)
+
+    def _page_of(self, name: str) -> HttpResponse:
+        return HttpResponseRedirect(self.url("schedule_change", quote(name)))
 
     @admin.action(description=_("Turn selected schedules on"), permissions=["switch"])
     def turn_on(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
@@ -194,7 +220,3 @@ def slots_of(schedule: Schedule) -> list[dict[str, Any]]:
         {"text": f"{slot:%a %Y-%m-%d %H:%M}", "offset": f"{slot:%z}", "zone": slot.tzname(), "changed": note}
         for slot, note in zip(slots, changed, strict=True)
     ]
-
-
-def _page_of(name: str) -> HttpResponse:
-    return HttpResponseRedirect(reverse("admin:jobqueue_schedule_change", args=[quote(name)]))

@@ -11,7 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import F, Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
@@ -63,7 +63,7 @@ class WorkerAdmin(JobQueueAdmin):
             self.message_user(request, _("Asked %s to stop: it finishes its running jobs first.") % name)
         else:
             self.message_user(request, _("This worker no longer exists."), messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:jobqueue_worker_changelist"))
+        return HttpResponseRedirect(self.url("worker_changelist"))
 
 
 def seen() -> QuerySet[Worker]:

@@ -176,9 +176,12 @@ def schedules(using: str, limits: Limits) -> Iterator[Finding]:
 
 
 def _without_handler(schedule: Schedule) -> str:
-    if schedule.handler and handlers.find(schedule.queue_id, schedule.handler) is None:
-        return handlers.missing_text(schedule.queue_id, schedule.handler)
-    return ""
+    """Why its jobs have no handler; empty if they have one, or if this process cannot import the handlers."""
+    queue, name = schedule.queue_id, schedule.handler
+    if not name or handlers.find(queue, name):
+        return ""
+    find = handlers.discovered()  # a web process may not have imported them yet
+    return handlers.missing_text(queue, name) if find and find(queue, name) is None else ""
 
 
 LOOKS = (maintenance, finished_jobs, kept_forever, stranded_lanes, schedules)

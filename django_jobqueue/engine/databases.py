@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import ProgrammingError, connections, router
-from psycopg import errors
+from django.db import connections, router
 
 from ..conf import wrong_vendor
 from ..models import Job, Queue
@@ -43,15 +42,6 @@ def check_vendor(alias: str) -> None:
     vendor = connections[alias].vendor
     if vendor != "postgresql":
         raise ImproperlyConfigured(" ".join(wrong_vendor(alias, vendor)))
-
-
-def explain_missing_tables(error: ProgrammingError, using: str) -> None:
-    """Raise ``ImproperlyConfigured``, with advice to run ``migrate``, if the tables of this app are missing."""
-    if isinstance(error.__cause__, errors.UndefinedTable | errors.UndefinedColumn) and "jobqueue_" in str(error):
-        where = "" if using == "default" else f" --database {using}"
-        raise ImproperlyConfigured(
-            f"The tables of django_jobqueue are missing or old in the database {using!r}: run manage.py migrate{where}."
-        ) from error
 
 
 def named(queue: object) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from django.db import ProgrammingError
-
 from ..exceptions import QueueNotFound
 from ..models import Queue
 from ..process_memory import ProcessMemory
-from .databases import explain_missing_tables, named
+from .databases import named
 
 
 class KnownQueue(NamedTuple):
@@ -50,11 +48,7 @@ known_queues = KnownQueues()
 def check_exists(queue: object, using: str) -> Queue:
     """The queue, given by its name or as a ``Queue``. Raises ``QueueNotFound``."""
     name = named(queue)
-    try:
-        found = Queue.objects.using(using).filter(pk=name).first()
-    except ProgrammingError as error:
-        explain_missing_tables(error, using)
-        raise
+    found = Queue.objects.using(using).filter(pk=name).first()
     if found is None:
         raise no_queue(name, using)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import django.db.models.deletion
 import django.db.models.lookups
+from django.apps import apps as global_apps
 from django.db import migrations, models
 
 import django_jobqueue.identifiers
@@ -36,13 +37,34 @@ class CreatePartitionedModel(migrations.CreateModel):
         schema_editor.deferred_sql.extend(schema_editor._model_indexes_sql(model))
 
 
+class RunPostgreSQL(migrations.RunSQL):
+    """``RunSQL`` that other databases skip, as they skip the models, which require PostgreSQL."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+
+def create_declared_queues(apps: Any, schema_editor: Any) -> None:
+    """Create ``default`` and the queues of the settings, because data migrations that follow may send to them.
+
+    Does nothing if a later migration has yet to add a column; that migration then ends with this step too.
+    """
+    app_config: Any = global_apps.get_app_config("jobqueue")
+    app_config.create_declared_queues(schema_editor.connection.alias, in_migration=True)
+
+
 class Migration(migrations.Migration):
     initial = True
 
     dependencies = []
 
     operations = [
-        migrations.RunSQL(
+        RunPostgreSQL(
             sql="CREATE SEQUENCE jobqueue_job_seq AS bigint CACHE 1",
             reverse_sql="DROP SEQUENCE jobqueue_job_seq",
         ),
@@ -170,6 +192,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "queue",
                 "verbose_name_plural": "queues",
                 "ordering": ["name"],
@@ -533,6 +556,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "job",
                 "verbose_name_plural": "jobs",
                 "permissions": [
@@ -545,7 +569,7 @@ class Migration(migrations.Migration):
                 "get_latest_by": "seq",
             },
         ),
-        migrations.RunSQL(
+        RunPostgreSQL(
             sql="""
                 CREATE TABLE jobqueue_job_default PARTITION OF jobqueue_job DEFAULT WITH (
                     autovacuum_vacuum_scale_factor = 0.01,
@@ -630,6 +654,7 @@ class Migration(migrations.Migration):
                 ("snapshot", models.TextField(blank=True, db_default="", verbose_name="snapshot of the confirmation")),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "operation",
                 "verbose_name_plural": "operations",
                 "ordering": ["-started_at"],
@@ -694,6 +719,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "queue minute",
                 "verbose_name_plural": "queue minutes",
                 "ordering": ["-minute", "queue"],
@@ -798,6 +824,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "schedule",
                 "verbose_name_plural": "schedules",
                 "ordering": ["name"],
@@ -834,6 +861,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "schedule run",
                 "verbose_name_plural": "schedule runs",
                 "ordering": ["-slot"],
@@ -919,6 +947,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "worker",
                 "verbose_name_plural": "workers",
                 "ordering": ["name", "started_at"],
@@ -1338,6 +1367,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "maintenance",
                 "verbose_name_plural": "health",
             },
@@ -1376,6 +1406,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "total of a queue",
                 "verbose_name_plural": "totals of queues",
                 "ordering": ["queue"],
@@ -1409,6 +1440,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "write of jobs",
                 "verbose_name_plural": "writes of jobs",
             },
@@ -1447,6 +1479,7 @@ class Migration(migrations.Migration):
                 ("place", models.BigIntegerField(null=True)),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "staged job",
                 "verbose_name_plural": "staged jobs",
                 "default_permissions": [],
@@ -1454,7 +1487,7 @@ class Migration(migrations.Migration):
         ),
         # It lives for seconds: a crash of the server may empty it, and then the write that staged it fails as a whole.
         # Rows are found by their place in the table, and an index would only make it slower to stage them.
-        migrations.RunSQL(
+        RunPostgreSQL(
             "ALTER TABLE jobqueue_stagedjob SET UNLOGGED, DROP CONSTRAINT jobqueue_stagedjob_pkey",
             "ALTER TABLE jobqueue_stagedjob SET LOGGED, ADD PRIMARY KEY (row_id)",
         ),
@@ -1475,6 +1508,7 @@ class Migration(migrations.Migration):
                 ("page", models.TextField(editable=False, verbose_name="page")),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "report",
                 "verbose_name_plural": "reports",
                 "ordering": ["-pk"],
@@ -1501,6 +1535,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "pending release",
                 "verbose_name_plural": "pending releases",
                 "default_permissions": (),
@@ -1520,10 +1555,12 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "required_db_vendor": "postgresql",
                 "verbose_name": "row that was sent",
                 "verbose_name_plural": "rows that were sent",
                 "default_permissions": [],
                 "indexes": [models.Index(fields=["seen_at"], name="jobqueue_sentrow_seen")],
             },
         ),
+        migrations.RunPython(create_declared_queues, migrations.RunPython.noop),
     ]

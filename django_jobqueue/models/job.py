@@ -163,6 +163,7 @@ class Job(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
         get_latest_by = "seq"

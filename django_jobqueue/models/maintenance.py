@@ -28,6 +28,7 @@ class Maintenance(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         verbose_name = _("maintenance")
         verbose_name_plural = _("health")  # what the admin shows there
         constraints: ClassVar = [

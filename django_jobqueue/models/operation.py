@@ -37,6 +37,7 @@ class Operation(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         ordering: ClassVar = ["-started_at"]
         verbose_name = _("operation")
         verbose_name_plural = _("operations")

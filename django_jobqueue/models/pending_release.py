@@ -24,6 +24,7 @@ class PendingRelease(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         verbose_name = _("pending release")
         verbose_name_plural = _("pending releases")
         default_permissions = ()

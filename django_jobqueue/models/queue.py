@@ -61,6 +61,7 @@ class Queue(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         ordering: ClassVar = ["name"]
         verbose_name = _("queue")
         verbose_name_plural = _("queues")

@@ -32,6 +32,7 @@ class QueueMinute(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         ordering: ClassVar = ["-minute", "queue"]
         verbose_name = _("queue minute")
         verbose_name_plural = _("queue minutes")

@@ -29,6 +29,7 @@ class QueueTotal(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         ordering: ClassVar = ["queue"]
         verbose_name = _("total of a queue")
         verbose_name_plural = _("totals of queues")

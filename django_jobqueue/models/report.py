@@ -18,6 +18,7 @@ class Report(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         ordering: ClassVar = ["-pk"]
         default_permissions = ("view",)
         verbose_name = _("report")

@@ -60,6 +60,7 @@ class Schedule(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         ordering: ClassVar = ["name"]
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")
@@ -204,6 +205,7 @@ class ScheduleRun(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         ordering: ClassVar = ["-slot"]
         verbose_name = _("schedule run")
         verbose_name_plural = _("schedule runs")

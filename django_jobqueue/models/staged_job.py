@@ -20,6 +20,7 @@ class JobWrite(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         verbose_name = _("write of jobs")
         verbose_name_plural = _("writes of jobs")
 
@@ -38,6 +39,7 @@ class SentRow(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         verbose_name = _("row that was sent")
         verbose_name_plural = _("rows that were sent")
         default_permissions: ClassVar = []
@@ -77,6 +79,7 @@ class StagedJob(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         verbose_name = _("staged job")
         verbose_name_plural = _("staged jobs")
         default_permissions: ClassVar = []

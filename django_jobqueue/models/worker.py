@@ -35,6 +35,7 @@ class Worker(models.Model):
 
     class Meta:
         app_label = "jobqueue"
+        required_db_vendor = "postgresql"
         ordering: ClassVar = ["name", "started_at"]
         verbose_name = _("worker")
         verbose_name_plural = _("workers")

@@ -4,7 +4,12 @@ Each verb is atomic: inside ``atomic()`` it is part of the caller's transaction,
 takes ``using=``, the alias of a database, if it is not to be the router's choice.
 """
 
+from types import FunctionType
+
+from asgiref.sync import SyncToAsync, sync_to_async
+
 from ..claims import Claim
+from ..database_errors import explained
 from ..engine.claims import Bookmark
 from .claims import set_visibility, touch
 from .fetch import fetch
@@ -117,3 +122,16 @@ __all__ = [
     "warn_backlogs",
     "why",
 ]
+
+
+def _explain_errors() -> None:
+    """Let each verb say what to do if the database is missing, or its tables or rights."""
+    for name in __all__:
+        verb = globals()[name]
+        if isinstance(verb, FunctionType):
+            globals()[name] = explained(verb)
+        elif isinstance(verb, SyncToAsync):
+            globals()[name] = sync_to_async(explained(verb.func))
+
+
+_explain_errors()

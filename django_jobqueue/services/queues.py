@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from django.db import OperationalError, ProgrammingError, connections, transaction
+from django.db import OperationalError, connections, transaction
+from django.db.models import Model
 from psycopg import errors
 from psycopg.sql import Literal
 
 from ..conf import get_settings, task_queues
 from ..engine import sql
 from ..engine.announcements import after_commit
-from ..engine.databases import database, execute, explain_missing_tables, named, rows
+from ..engine.databases import database, execute, named, rows
 from ..engine.lanes import release_held
 from ..engine.queues import check_exists, no_queue
 from ..engine.transactions import T, in_transaction, joins
-from ..exceptions import ImmutableOption, InvalidOption
+from ..exceptions import ImmutableOption, InvalidOption, JobQueueError
 from ..expressions import StatementTimestamp
 from ..models import Queue
 from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
@@ -43,11 +45,16 @@ def create_queue(name: str, *, using: str | None = None, **options: Any) -> Queu
     existing = Queue.objects.using(using).filter(pk=name).first()
     if existing is not None:
         return update_queue(name, using=using, **wanted)
+    return _create_new(name, wanted, using)
+
+
+def _create_new(name: str, wanted: dict[str, Any], using: str, *, in_migration: bool = False) -> Queue:
     values = queue_defaults() | wanted
     if values["dead_letter"] == name:  # the default dead-letter queue has no dead-letter queue itself
         values["dead_letter"] = None
     if values["partition"]:
-        _outside_atomic(using, f"create_queue({name!r}, partition=True)")
+        if not in_migration:  # the migration's own transaction has just created the job table
+            _outside_atomic(using, f"create_queue({name!r}, partition=True)")
         return _with_lock_timeout(using, partial(_create, name, values, wanted, using))
     with transaction.atomic(using=using):
         return _create(name, values, wanted, using)
@@ -131,25 +138,16 @@ def queue_name(queue: object) -> str:
 
 
 def queue_names(*, using: str) -> set[str]:
-    """Return the names of all queues. Raises ``ImproperlyConfigured`` if the tables are missing."""
-    try:
-        return set(Queue.objects.using(using).values_list("name", flat=True))
-    except ProgrammingError as error:
-        explain_missing_tables(error, using)
-        raise
+    """Return the names of all queues."""
+    return set(Queue.objects.using(using).values_list("name", flat=True))
 
 
 def sync_declared(*, using: str) -> None:
     """Create or change the queues that the settings declare, so that they are as declared, and ``default``."""
-    if not _is_ours(using):
+    if not has_table(Queue, using):
         return
-    declared: Mapping[str, Mapping[str, Any]] = {
-        "default": {},
-        **{name: {} for name in task_queues()},
-        **get_settings().QUEUES,
-    }
-    for name in sorted(declared, key=lambda name: _depth(name, declared)):
-        options = dict(declared[name])
+    for name, declared in _declared():
+        options = dict(declared)
         if Queue.objects.using(using).filter(pk=name).exists():
             options = {key: value for key, value in options.items() if key not in FIXED}
         create_queue(name, using=using, **options)
@@ -157,9 +155,43 @@ def sync_declared(*, using: str) -> None:
     Queue.objects.using(using).filter(name__in=get_settings().QUEUES).update(from_code=True)
 
 
-def _is_ours(using: str) -> bool:
+def create_declared(*, using: str, in_migration: bool = False) -> None:
+    """Create the declared queues that are missing, so that data migrations can send to them.
+
+    Existing queues are changed only by :func:`sync_declared`, after all migrations; it also reports a declaration that
+    is refused here.
+    """
+    if not has_table(Queue, using):
+        return
+    existing = queue_names(using=using)
+    for name, options in _declared():
+        if name not in existing:
+            with suppress(JobQueueError):
+                _create_new(check_queue_name(name), clean_queue_options(options, name=name), using,
+                            in_migration=in_migration)  # fmt: skip
+
+
+def has_table(model: type[Model], using: str) -> bool:
+    """Whether the database has the table of this model, with all its columns: a migration may have yet to add one."""
     connection = connections[using]
-    return connection.vendor == "postgresql" and Queue._meta.db_table in connection.introspection.table_names()
+    if connection.vendor != "postgresql":
+        return False
+    table = model._meta.db_table
+    with connection.cursor() as cursor:
+        if table not in connection.introspection.table_names(cursor):
+            return False
+        stored = {column.name for column in connection.introspection.get_table_description(cursor, table)}
+    return stored >= {field.column for field in model._meta.local_concrete_fields}
+
+
+def _declared() -> list[tuple[str, Mapping[str, Any]]]:
+    """The queues that must exist, with their options; dead-letter queues before those that refer to them."""
+    declared: Mapping[str, Mapping[str, Any]] = {
+        "default": {},
+        **{name: {} for name in task_queues()},
+        **get_settings().QUEUES,
+    }
+    return [(name, declared[name]) for name in sorted(declared, key=lambda name: _depth(name, declared))]
 
 
 def _depth(name: str, declared: Mapping[str, Mapping[str, Any]]) -> int:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Q
 
 from ..catch_up import CatchUp
@@ -33,6 +33,7 @@ from ..options import (
 from ..process_memory import ProcessMemory
 from ..querysets import ScheduleQuerySet
 from ..text import check_text
+from .queues import has_table
 from .send import send
 
 MAX_CATCH_UP = 100
@@ -128,8 +129,7 @@ def sync_declared_schedules(*, using: str) -> None:
     The declaration decides whether a schedule is on only when the schedule is created or declared again. Later,
     operators decide.
     """
-    connection = connections[using]
-    if connection.vendor != "postgresql" or Schedule._meta.db_table not in connection.introspection.table_names():
+    if not has_table(Schedule, using):
         return
     declared = get_settings().SCHEDULES
     ours = set(Schedule.objects.using(using).filter(from_code=True).values_list("pk", flat=True))

@@ -9,12 +9,11 @@ from typing import Any, Literal
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import ProgrammingError
 
 from ..carriers import loading
 from ..encoding import decode
 from ..engine import announcements, given_ids, sql
-from ..engine.databases import database, explain_missing_tables, named
+from ..engine.databases import database, named
 from ..engine.drafts import Checked, check_values
 from ..engine.queues import check_exists
 from ..engine.transactions import row_at_once
@@ -175,14 +174,10 @@ def _insert_one(queue: str, job: Checked, using: str, *, careful: bool) -> Job |
     statement = _send_sql(columns, tuple(job.options), has_key, job.given_id, careful)
     params |= {"queue": queue, "has_key": has_key, **job.options}
     known = _known(queue, job)
-    try:
-        if job.given_id:
-            row = given_ids.row_of_insert(using, job.id, statement, params)
-        else:
-            row = row_at_once(using, statement, params)
-    except ProgrammingError as error:
-        explain_missing_tables(error, using)
-        raise
+    if job.given_id:
+        row = given_ids.row_of_insert(using, job.id, statement, params)
+    else:
+        row = row_at_once(using, statement, params)
     if row is None:
         return None
     if "start_after" in columns:

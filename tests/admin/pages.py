@@ -24,10 +24,10 @@ def edit_url(job: Any) -> str:
     return reverse("admin:jobqueue_job_edit", args=[job.pk])
 
 
-def addresses(ids: dict[str, UUID | str]) -> list[str]:
+def addresses(ids: dict[str, UUID | str], site: admin.AdminSite = admin.site) -> list[str]:
     """Every URL of our pages; ``ids`` has the row of each model to use."""
     found = []
-    for model, screen in admin.site._registry.items():
+    for model, screen in site._registry.items():
         if model._meta.app_label != "jobqueue":
             continue
         for pattern in screen.get_urls():
@@ -37,7 +37,7 @@ def addresses(ids: dict[str, UUID | str]) -> list[str]:
                 name: "retry" if name == "verb" else ids[str(model._meta.model_name)]
                 for name in pattern.pattern.converters
             }
-            found.append(reverse(f"admin:{pattern.name}", kwargs=given))
+            found.append(reverse(f"admin:{pattern.name}", kwargs=given, current_app=site.name))
     return sorted(set(found))
 
 

@@ -191,3 +191,20 @@ def test_who_may_not_see_jobs_sees_no_figures(login, queue):
     assert "Throughput and latency" not in client.get(OVERVIEW).content.decode()
     assert client.get("/admin/jobqueue/queue/pulse/").status_code == 403
     assert client.get("/admin/jobqueue/queue/overview/").status_code == 403
+
+
+def test_a_schedule_whose_handler_is_not_imported_yet_is_no_alarm(boss, queue, handlers_not_imported):
+    services.create_schedule("nightly", queue.name, "@daily", handler=handlers_not_imported)
+    services.create_schedule("typo", queue.name, "@daily", handler="late.reprot")
+
+    shown = read(boss.get("/admin/jobqueue/")).text
+
+    assert "nightly" not in shown
+    assert "There is no handler named 'late.reprot'. Did you mean 'late.report'?" in shown
+
+
+def test_handlers_that_cannot_be_imported_are_no_alarm_of_a_schedule(boss, queue, handlers_not_imported, settings):
+    settings.JOBQUEUE = {"HANDLER_MODULES": ["broken"]}
+    services.create_schedule("nightly", queue.name, "@daily", handler=handlers_not_imported)
+
+    assert "nightly" not in read(boss.get("/admin/jobqueue/")).text

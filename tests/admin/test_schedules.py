@@ -77,6 +77,47 @@ def form(client, address, **changes):
     return client.post(address, given | changes)
 
 
+def test_a_schedule_made_with_what_the_form_shows_is_on(boss, queue):
+    response = form(boss, f"{SCHEDULES}add/", name="nightly", queue=queue.name, cron="0 2 * * *")
+
+    assert response.status_code == 302
+    made = Schedule.objects.get()
+    as_by_verb = services.create_schedule("other", queue.name, "0 2 * * *")
+    for field in ("enabled", "timezone", "catch_up", "priority", "tags", "data", "options", "next_at"):
+        assert getattr(made, field) == getattr(as_by_verb, field), field
+
+
+def test_options_that_are_left_empty_get_their_defaults(boss, queue):
+    given = {
+        "name": "nightly",
+        "queue": queue.name,
+        "cron": "0 2 * * *",
+        "enabled": "on",
+        "data": "null",
+        "options": "{}",
+    }
+
+    assert boss.post(f"{SCHEDULES}add/", given).status_code == 302
+    made = Schedule.objects.get()
+    assert (made.timezone, made.catch_up, made.priority, made.handler, made.tags) == ("UTC", "last", 0, "", [])
+
+
+def test_a_handler_that_does_not_exist_is_refused(boss, queue, handlers_not_imported):
+    given = {"name": "nightly", "queue": queue.name, "cron": "0 2 * * *"}
+
+    page = form(boss, f"{SCHEDULES}add/", **given, handler="late.reprot")
+    assert "There is no handler named 'late.reprot'. Did you mean 'late.report'?" in read(page).text
+    assert form(boss, f"{SCHEDULES}add/", **given, handler=handlers_not_imported).status_code == 302
+
+
+def test_a_handler_that_the_schedule_has_already_is_kept(boss, schedule):
+    """Another project, or newer code, may run it."""
+    Schedule.objects.update(handler="elsewhere.report")
+
+    assert form(boss, page_of(schedule), cron="0 4 * * *").status_code == 302
+    assert "no handler named" in read(form(boss, page_of(schedule), handler="elsewhere.reprot")).text
+
+
 def test_it_is_changed(boss, schedule):
     response = form(boss, page_of(schedule), cron="0 4 * * *")
 

@@ -15,6 +15,7 @@ from django.db import connection
 from django_jobqueue import services
 from django_jobqueue.engine import sql
 from django_jobqueue.engine.databases import rows
+from django_jobqueue.engine.transactions import at
 from django_jobqueue.models import Job, PendingRelease, Queue
 from django_jobqueue.partitions import DEFAULT
 from django_jobqueue.policies import QueuePolicy
@@ -132,7 +133,7 @@ def test_rows_that_another_session_has_locked_are_skipped(request, worker: Sessi
     other.begin()
     other.run(lock_row, jobs[0].pk)
 
-    worker.run(run, sql.parts.at(DEFAULT, what.statement), params)
+    worker.run(run, at(DEFAULT, what.statement), params)
 
     now = Job.objects.in_bulk(ids(jobs))
     assert [what.changed(now.get(job.pk)) for job in jobs] == [False, True]
@@ -164,7 +165,7 @@ def test_a_lane_is_not_handed_over_to_a_job_that_another_session_has_ended_meanw
     other.begin()
     other.run(services.cancel, job.pk)
 
-    claim = third.start_blocked(rows, "default", sql.parts.at(DEFAULT, sql.finish.HAND_OVER_HERE), params)
+    claim = third.start_blocked(rows, "default", at(DEFAULT, sql.finish.HAND_OVER_HERE), params)
     other.commit()
 
     assert claim.result() == []

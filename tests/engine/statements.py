@@ -6,8 +6,7 @@ from typing import Any
 
 from django.db import connection
 
-from django_jobqueue.engine import sql
-from django_jobqueue.engine.databases import claimed_rows
+from django_jobqueue.engine.transactions import at, rows_of
 from django_jobqueue.models import Job, Queue
 from django_jobqueue.partitions import DEFAULT
 from django_jobqueue.states import Hold
@@ -18,7 +17,7 @@ CLAIM = {"worker": "w", "incarnation": None, "number": 7, "lease": None}
 
 
 def ask(queue: Queue, statement: str, **params: Any) -> list[tuple[Any, ...]]:
-    return claimed_rows("default", sql.parts.at(DEFAULT, statement, ("id",)), {"queue": queue.name, **params})
+    return rows_of("default", at(DEFAULT, statement, ("id",)), {"queue": queue.name, **params})
 
 
 def held(queue: Queue, **options: Any) -> Job:

@@ -8,12 +8,13 @@ from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
-from django.db import DatabaseError, InterfaceError, ProgrammingError, connections
+from django.db import DatabaseError, InterfaceError, connections
 
 from ...cli.answers import MEANINGS, Answer, Code, as_json, one_line
 from ...cli.output import ProgressOutput
 from ...cli.subcommands import SUBCOMMANDS, add_subcommands
 from ...connection_names import named as named_connection
+from ...database_errors import explanation
 from ...exceptions import (
     DuplicateJob,
     InvalidTransition,
@@ -47,12 +48,11 @@ class Command(BaseCommand):
             answer = self._answer(options)
         except JobQueueError as error:
             self._fail(options, _code(error), error.code, error.message, error.hint, error)
+        except (DatabaseError, InterfaceError) as error:
+            text = explanation(error, options["database"]) or _first_line(error)
+            self._fail(options, Code.DATABASE, "database", text, "", error)
         except ImproperlyConfigured as error:
             self._fail(options, Code.WRONG, "settings", str(error), "", error)
-        except ProgrammingError as error:
-            self._fail(options, Code.DATABASE, "database", _first_line(error), "Has manage.py migrate run?", error)
-        except (DatabaseError, InterfaceError) as error:
-            self._fail(options, Code.DATABASE, "database", _first_line(error), "", error)
         except KeyboardInterrupt as error:
             self._fail(options, Code.INTERRUPTED, "interrupted", "Interrupted.", str(error), error)
         except CommandError:

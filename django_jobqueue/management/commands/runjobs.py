@@ -11,10 +11,11 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import OperationalError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from ... import handlers
 from ...conf import get_settings
+from ...database_errors import explanation
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
 from ...services.inspect.jobs import job_database
@@ -133,11 +134,12 @@ class Command(BaseCommand):
             )
         try:
             existing = queue_names(using=using)
-        except ImproperlyConfigured as error:
-            raise CommandError(str(error)) from error
-        except OperationalError as error:
-            self.stderr.write(self.style.WARNING(f"The database does not answer; waiting for it. {error}".strip()))
+        except (OperationalError, InterfaceError) as error:
+            text = f"The database does not answer; waiting for it. {explanation(error, using) or error}"
+            self.stderr.write(self.style.WARNING(text.strip()))
             return
+        except DatabaseError as error:
+            raise CommandError(explanation(error, using) or str(error).strip()) from error
         for name in queues or sorted(handlers.served(discovered)):
             if name not in existing:
                 close = get_close_matches(name, existing, n=1)

@@ -1,0 +1,1 @@
+"""An app with a handler that a web process has not imported."""
