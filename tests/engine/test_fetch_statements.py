@@ -149,7 +149,7 @@ def test_a_claim_beyond_a_place_takes_only_what_is_more_important_or_behind_it(q
 def test_candidates_are_those_of_this_part_of_the_order(queue, statement, names):
     place = jobs_around(queue)["place"].position
 
-    found = ask(queue, statement, priority=3, position=place, without=[], limit=10)
+    found = ask(queue, statement, priority=3, position=place, without=[], limit=10, **KNOWN)
 
     assert [key for _, _, key, *_ in found] == names
 
@@ -157,7 +157,7 @@ def test_candidates_are_those_of_this_part_of_the_order(queue, statement, names)
 def test_candidates_of_some_keys_are_left_out(queue):
     jobs_around(queue)
 
-    found = ask(queue, sql.fetch.HEADS, without=["above", "place"], limit=10)
+    found = ask(queue, sql.fetch.HEADS, without=["above", "place"], limit=10, **KNOWN)
 
     assert [key for _, _, key, *_ in found] == ["before", "behind", "below"]
 

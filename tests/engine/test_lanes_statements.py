@@ -26,7 +26,7 @@ def other(db: None) -> Queue:
 
 def look(queue: Queue, *keys: str) -> dict[str, tuple[bool, int | None, bool]]:
     """By key: whether the lane is blocked, the number of its head, and whether a due job goes before that."""
-    found = ask(queue, sql.lanes.LOOK_AT_LANES, keys=list(keys))
+    found = ask(queue, sql.lanes.LOOK_AT_LANES, lanes=list(keys))
     return {key: (blocked, head, overdue) for key, blocked, head, overdue in found}
 
 
@@ -97,7 +97,7 @@ def test_only_a_running_job_of_the_same_lane_and_policy_counts(singleton_queue):
     job(other, "b", state=JobState.ACTIVE)
     rewrite(job(singleton_queue, "b", state=JobState.ACTIVE), policy=QueuePolicy.STANDARD)
 
-    found = ask(singleton_queue, sql.lanes.LOOK_AT_RUNNING, policy=QueuePolicy.SINGLETON, keys=["a", "b"])
+    found = ask(singleton_queue, sql.lanes.LOOK_AT_RUNNING, policy=QueuePolicy.SINGLETON, lanes=["a", "b"])
 
     assert dict(found) == {"a": True, "b": False}
 
