@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from django_jobqueue import services
-from django_jobqueue.engine.transactions import AFTER, in_transaction, rows_of_each
+from django_jobqueue.engine.transactions import AFTER, Statement, in_transaction, rows_of_each
 from django_jobqueue.exceptions import ClaimLost, InvalidTransition
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
@@ -376,7 +376,10 @@ def test_the_statements_of_one_message_have_snapshots_of_their_own(fifo_queue, o
     """A fetch locks keys and looks at their lanes in one message: it must see what was committed before the lock."""
 
     def lock_and_count() -> Any:
-        statements = [("SELECT pg_advisory_xact_lock(19)", {}), ("SELECT count(*) FROM jobqueue_job", {})]
+        statements: list[Statement] = [
+            ("SELECT pg_advisory_xact_lock(19)", {}),
+            ("SELECT count(*) FROM jobqueue_job", {}),
+        ]
         return in_transaction("default", lambda: rows_of_each("default", statements, by_name=True)[1][0][0])
 
     for _ in range(AFTER + 1):  # prepared statements too
