@@ -64,3 +64,15 @@ def test_the_tour_shows_the_walks_that_a_reader_looks_for():
 def test_every_package_and_module_has_a_row():
     shown = {name.removesuffix("/") for name in ROW.findall(TOUR)}
     assert shown == {path.name for path in PACKAGE.iterdir()} - {"__init__.py", "__pycache__"}
+
+
+def test_it_counts_the_files_of_two_walks():
+    said = re.search(r"passes through (\d+) files,.*?through (\d+)\.", TOUR, re.DOTALL)
+    assert said is not None
+
+    claimed, killed = (
+        {file for file, _ in ITEM.findall(TOUR.partition(f"### {title}\n")[2].partition("\n### ")[0])}
+        for title in ("A worker fetches from a lane", "A child process is killed")
+    )
+
+    assert [len(claimed), len(killed)] == [int(number) for number in said.groups()]

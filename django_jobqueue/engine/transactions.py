@@ -38,7 +38,7 @@ from .sql.session import BEGIN, BEGIN_AT_ONCE, MAKE_DURABLE, PLAN_OFF, PLAN_ON, 
 logger = logging.getLogger("django_jobqueue")
 
 T = TypeVar("T")
-Statement = tuple[str, Mapping[str, Any]]  # with named parameters, so that several can go in one message
+Statement = tuple[str, Mapping[str, Any]]  # in one message, parameters of the same name have the same value
 
 TRIES = 10
 READ_COMMITTED = "read committed"

@@ -20,8 +20,9 @@ from ..models import Job, Queue
 from ..policies import LANED, ORDERED
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
 from . import announcements, lanes, sql
+from .claims import JobReference
 from .databases import rows
-from .lanes import Lane, Locked, lanes_of
+from .lanes import PAUSES, Lane, Locked, lanes_of
 from .transactions import in_transaction, logger
 
 # The columns that a decision may need; data and history are not read, because they may be large.
@@ -111,6 +112,11 @@ def move(
         return Moved(jobs, changes, apply(using, moving, changes | returned, locked), refused)
 
     return in_transaction(using, work)
+
+
+def move_one(target: JobReference, decision: Decision) -> Moved:
+    """Move the job that a verb was given. If another transaction has locked its key, its lane is released later."""
+    return move(target.using, [target.id], decision, queue=target.queue, pauses=PAUSES)
 
 
 _RETURNED = Change(

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ..engine.claims import JobReference, Target, check_job, claim_of_job, database_of, reference
-from ..engine.lanes import PAUSES
 from ..engine.retry_decision import ReturnToQueue
-from ..engine.transitions import Answers, move
+from ..engine.transitions import Answers, move_one
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..models import Job
@@ -29,7 +28,7 @@ def set_visibility(
     """
     lease = check_seconds(seconds, option="seconds", minimum=0, maximum=YEAR)
     target = reference(job, queue, using)
-    move(target.using, [target.id], Lease(target, lease), queue=target.queue, pauses=PAUSES)
+    move_one(target, Lease(target, lease))
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def _as_read(claimer: Claimer) -> dict[str, Any]:
     return {"queue": claimer.queue, "policy": claimer.policy, "partition": claimer.partition}
 
 
-def _answer(claimer: Claimer, look: Rows) -> tuple[bool, bool | None]:
+def _check_unchanged(claimer: Claimer, look: Rows) -> tuple[bool, bool | None]:
     """Whether the queue is paused, and whether a lease has ended. Raises ``QueueChanged``."""
     if not look or look[0][:2] != (claimer.policy, claimer.partition):
         raise QueueChanged
@@ -208,7 +208,7 @@ def _claim_free(claimer: Claimer, limit: int, beyond: Place | None = None) -> li
         claim = sql.fetch.CLAIM_BEYOND
     statements.append((at(claimer.leaf, claim, claimer.columns), params))
     look, *_, claimed = at_once(claimer.using, statements)
-    paused, leases = _answer(claimer, look)
+    paused, leases = _check_unchanged(claimer, look)
     jobs = _in_order(claimer, claimed)
     if leases and not paused:
         end_leases(claimer.using, claimer.queue)
@@ -319,7 +319,7 @@ def _claim_heads(
     *more: Rows,
 ) -> Judge | None:
     """Claim heads in the order of the queue, until there are enough; ``None`` while the queue is paused."""
-    paused, leases = _answer(claimer, look)
+    paused, leases = _check_unchanged(claimer, look)
     if paused:
         return None
     judge = Judge(claimer, refusals, without)

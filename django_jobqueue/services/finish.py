@@ -20,7 +20,7 @@ from ..engine.databases import execute, named
 from ..engine.lanes import PAUSES, Lane, Locked
 from ..engine.retry_decision import Fail, Failing, ReturnToQueue
 from ..engine.transactions import at, in_transaction
-from ..engine.transitions import Answers, Become, Change, Decision, move
+from ..engine.transitions import Answers, Become, Change, Decision, move_one
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..models import Job
 from ..options import YEAR, check_reason, check_seconds
@@ -86,7 +86,7 @@ def fail(
     failing = Failing(text, check_reason(reason), for_good=for_good, retry_after=retry_after, dies_as=dies_as)
     target = reference(job, queue, using)
     decision = FinishOne(target, FAILABLE, JobState.RETRY, Fail({target.id: failing}))
-    moved = move(target.using, [target.id], decision, queue=target.queue, pauses=PAUSES)
+    moved = move_one(target, decision)
     [before], change = moved.jobs, moved.changes[target.id]
     return Failure(
         id=target.id,
@@ -125,7 +125,8 @@ def stop(
     ``ClaimLost``, ``JobNotFound`` and ``InvalidTransition``.
     """
     allowed = frozenset({JobState.CANCELLING}) if count_retry else STOPPABLE
-    _end(reference(job, queue, using), allowed, JobState.STOPPED, Stop(_storable(message), count_retry))
+    target = reference(job, queue, using)
+    move_one(target, FinishOne(target, allowed, JobState.STOPPED, Stop(_storable(message), count_retry)))
 
 
 def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = None, using: str | None = None) -> None:
@@ -135,7 +136,8 @@ def mark_unknown_stopped(job: Target, message: str = "", *, queue: str | None = 
     """
     state = JobState.UNKNOWN_STOPPED
     change = Change(state, error=_storable(message), reason=FailureReason.CANCELLED, outcome="unknown")
-    _end(reference(job, queue, using), leads_to(state), state, Become(change))
+    target = reference(job, queue, using)
+    move_one(target, FinishOne(target, leads_to(state), state, Become(change)))
 
 
 def acknowledge_cancellation(
@@ -147,7 +149,8 @@ def acknowledge_cancellation(
     """
     state = JobState.STOPPED if was_executing else JobState.UNKNOWN_STOPPED
     change = Change(state, reason=FailureReason.CANCELLED, outcome="cancelled", crashes=0)
-    _end(reference(job, queue, using), frozenset({JobState.CANCELLING}), state, Become(change))
+    target = reference(job, queue, using)
+    move_one(target, FinishOne(target, frozenset({JobState.CANCELLING}), state, Become(change)))
 
 
 def give_back(
@@ -166,7 +169,8 @@ def give_back(
     if delay is not None:
         delay = check_seconds(delay, option="delay", minimum=0, maximum=100 * YEAR)
     returned = ReturnToQueue(_storable(message) or "", delay or 0)
-    _end(reference(job, queue, using), frozenset({JobState.ACTIVE}), JobState.RETRY, returned)
+    target = reference(job, queue, using)
+    move_one(target, FinishOne(target, frozenset({JobState.ACTIVE}), JobState.RETRY, returned))
 
 
 # --------------------------------------------------------------------------------------------------- one at a time
@@ -255,11 +259,6 @@ class Stop:
             outcome="stopped",
             crashes=0,
         )
-
-
-def _end(target: JobReference, allowed: frozenset[JobState], wanted: JobState, decision: Decision) -> None:
-    ending = FinishOne(target, allowed, wanted, decision)
-    move(target.using, [target.id], ending, queue=target.queue, pauses=PAUSES)
 
 
 def _storable(message: str) -> str | None:

@@ -9,12 +9,13 @@ import pytest
 from django.db import connection
 
 from django_jobqueue import services
+from django_jobqueue.engine.transactions import AFTER, Statement, in_transaction, rows_of_each
 from django_jobqueue.exceptions import ClaimLost, InvalidTransition
 from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
 from tests.past import ago, rewrite
 
-from .sessions import Session
+from .sessions import DEADLINE, Session, scalar
 from .steps import dead, fetched, lock_row, row_of, sent, state_of
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.django_db(transaction=True)]
@@ -369,3 +370,24 @@ def test_a_deletion_waits_for_a_fetch_that_judges_its_lane(fifo_queue, other: Se
 
     assert deletion.result(10) == 1
     assert fetched(fifo_queue) == [second]
+
+
+def test_the_statements_of_one_message_have_snapshots_of_their_own(fifo_queue, other: Session, third: Session):  # I2
+    """A fetch locks keys and looks at their lanes in one message: it must see what was committed before the lock."""
+
+    def lock_and_count() -> Any:
+        statements: list[Statement] = [
+            ("SELECT pg_advisory_xact_lock(19)", {}),
+            ("SELECT count(*) FROM jobqueue_job", {}),
+        ]
+        return in_transaction("default", lambda: rows_of_each("default", statements, by_name=True)[1][0][0])
+
+    for _ in range(AFTER + 1):  # prepared statements too
+        third.run(lock_and_count)
+    other.begin()
+    other.run(scalar, "SELECT pg_advisory_xact_lock(19)")
+    counting = third.start_blocked(lock_and_count)
+    other.run(sent, fifo_queue)
+    other.commit()
+
+    assert counting.result(DEADLINE) == 1
