@@ -20,6 +20,7 @@ from .cron import check_cron, check_timezone
 from .encoding import encode
 from .exceptions import InvalidOption
 from .grouping import Grouping
+from .option_types import NOT_OF_ITEMS, closest
 from .policies import ALIASES, POLICIES, DelayedHead, OnExhausted, QueuePolicy
 from .states import FailureReason, JobState
 from .text import check_queue_name, check_tags, check_text
@@ -325,9 +326,13 @@ def _clean(options: Mapping[str, object], known: Mapping[str, Option]) -> dict[s
 
 
 def _unknown(name: object, known: Mapping[str, Option]) -> InvalidOption:
-    if known is _OF_JOBS and name in _OF_QUEUES:
-        return InvalidOption(str(name), "is an option of queues, not of jobs")
+    shown = str(name)[:100]
+    if known is _OF_JOBS:
+        if name in _OF_QUEUES:
+            return InvalidOption(shown, "is an option of queues, not of jobs")
+        if name in NOT_OF_ITEMS:
+            return InvalidOption(shown, "is an argument of send_many(), not of its items")
+        return InvalidOption(shown, "there is no such option", hint=closest(shown))
     names = SCHEDULE_OPTIONS if known is _OF_SCHEDULES else tuple(known)
-    guess = _guess(name, names) or f"The options are {', '.join(names)}."
     of_what = " of schedules" if known is _OF_SCHEDULES else ""
-    return InvalidOption(str(name)[:100], f"there is no such option{of_what}", hint=guess)
+    return InvalidOption(shown, f"there is no such option{of_what}", hint=closest(shown, names))

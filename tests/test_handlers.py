@@ -404,4 +404,4 @@ def test_an_error_in_a_module_of_handlers_is_not_hidden(app, settings, tmp_path)
 
 def test_an_option_named_options_is_none():
     with pytest.raises(ImproperlyConfigured, match="no option 'options'"):
-        job(queue="work", options={"priority": 1})
+        job(queue="work", options={"priority": 1})  # type: ignore[call-overload]

@@ -7,6 +7,7 @@ takes ``using=``, the alias of a database, if it is not to be the router's choic
 from ..claims import Claim
 from ..engine.claims import Bookmark
 from ..engine.retry_decision import Failure
+from ..option_types import Item
 from .claims import set_visibility, touch
 from .fetch import fetch
 from .finish import (
@@ -52,6 +53,7 @@ __all__ = [
     "Claim",
     "Failure",
     "Finished",
+    "Item",
     "JobStream",
     "Minute",
     "Outcome",

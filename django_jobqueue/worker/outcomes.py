@@ -66,7 +66,7 @@ def continues_group(ending: Ending) -> bool:
     return isinstance(ending, Completed | Stopped) or ending == Recorded()
 
 
-def ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
+def ending_for_error(handler: Handler[..., Any, Any], job: Job, error: BaseException) -> Ending:
     """What an exception of a handler means for its job."""
     try:
         ending = _ending_for_error(handler, job, error.with_traceback(_without_our_frames(error.__traceback__)))
@@ -108,7 +108,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 _OURS = ("django_jobqueue.worker.", "django_jobqueue.handlers")
 
 
-def _ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
+def _ending_for_error(handler: Handler[..., Any, Any], job: Job, error: BaseException) -> Ending:
     if isinstance(error, JobExpired):
         return expired(job)
     if isinstance(error, RetryLater):
