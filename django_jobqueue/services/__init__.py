@@ -44,6 +44,7 @@ from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import asend, send
 from .send_many import Source, asend_many, send_again, send_many
 from .stream import AsyncJobStream, JobStream, astream, close, stream
+from .wait import await_for, wait_for
 from .workers import mark_worker_unresponsive, reset_running, stop_worker
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "asend",
     "asend_many",
     "astream",
+    "await_for",
     "begin_operation",
     "blocked_keys",
     "cancel",
@@ -116,6 +118,7 @@ __all__ = [
     "stream",
     "touch",
     "update_queue",
+    "wait_for",
     "warn_backlogs",
     "why",
 ]

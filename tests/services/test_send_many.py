@@ -58,7 +58,8 @@ def test_a_job_sent_among_many_equals_one_sent_alone(queue):  # R197
         "delay": 3600,
     }
     sent(queue, {"a": 1}, **options)
-    services.send_many(queue.name, [{"data": {"a": 1}, **options}])
+    items: Any = [{"data": {"a": 1}, **options}]
+    services.send_many(queue.name, items)
 
     own = {"id", "seq", "position", "created_at", "start_after", "first_start_after", "sent_xid"}
     columns = [field.attname for field in Job._meta.concrete_fields if field.attname not in own]

@@ -270,7 +270,7 @@ def test_an_option_that_makes_no_sense_is_refused_when_it_is_given(wrong):
 
 
 def test_an_unknown_option_is_refused():
-    with pytest.raises(TypeError, match="no option 'retry_limt'. Did you mean 'retry_limit'?"):
+    with pytest.raises(TypeError, match=r"no option 'retry_limt'\. Did you mean 'retry_limit'\?"):
         app.add.using(retry_limt=3)  # type: ignore[call-arg]
 
 
