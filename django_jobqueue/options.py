@@ -15,7 +15,7 @@ from django.db import models
 from django.utils.timezone import is_naive
 
 from .catch_up import CatchUp
-from .conf import get_encoder, get_settings
+from .conf import encoder_at, get_settings, valid_settings
 from .cron import check_cron, check_timezone
 from .encoding import encode
 from .exceptions import InvalidOption
@@ -126,8 +126,9 @@ def _priority(option: Option, value: object) -> int:
 
 
 def _data(option: Option, value: object) -> Any:
-    settings = get_settings()
-    text = encode(value, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=get_encoder())
+    settings = valid_settings()  # system checks also check data if a setting is wrong
+    encoder = encoder_at(settings.ENCODER)
+    text = encode(value, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=encoder)
     return json.loads(text)
 
 
