@@ -177,28 +177,31 @@ class JobFailed(JobQueueError):
     """A job whose result was waited for failed for good or expired."""
 
     code = "job_failed"
+    hint = "The attribute error holds the whole text; an operator can retry the job."
 
     def __init__(self, *, job_id: UUID, state: str, error: str) -> None:
         self.job_id, self.state, self.error = job_id, state, error
         last_line = error.strip().rpartition("\n")[2].strip()
-        super().__init__(f"Job {job_id} {state}: {last_line[:500] or 'it has no error text'}")
+        how = "failed for good" if state == "failed" else state
+        super().__init__(f"Job {job_id} {how}: {last_line[:500].rstrip('.') or 'it has no error text'}.")
 
 
 class JobCancelled(JobQueueError):
     """A job whose result was waited for was cancelled, stopped or skipped, so it has no result."""
 
     code = "job_cancelled"
+    hint = "Send another job if you need a result."
 
     def __init__(self, *, job_id: UUID, state: str, note: str = "") -> None:
         self.job_id, self.state, self.note = job_id, state, note
-        why = f" Its note says: {note.strip()[:500]}" if note.strip() else ""
-        super().__init__(f"Job {job_id} has no result: its state is {state}.{why}")
+        why = f", {note.strip()[:500].rstrip('.')}" if note.strip() else ""
+        super().__init__(f"Job {job_id} has no result, because it was {state.replace('_', ' ')}{why}.")
 
 
-class ResultTimeout(JobQueueError, TimeoutError):
+class WaitTimeout(JobQueueError, TimeoutError):
     """A job did not end within the time that a caller was ready to wait."""
 
-    code = "result_timeout"
+    code = "wait_timeout"
     hint = "The job goes on. Wait longer, or check that a worker serves its queue: manage.py jobs why ID says more."
 
     def __init__(self, *, job_id: UUID, seconds: float) -> None:

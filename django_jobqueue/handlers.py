@@ -31,8 +31,8 @@ from .conf import get_settings
 from .exceptions import InvalidOption
 from .key_functions import named_arguments
 from .log_texts import error_line
-from .option_types import OF_DECORATOR, KeyedOptions, PlainOptions, Refusing, Sure, closest, unknown_of_decorator
 from .options import YEAR
+from .send_options import OF_DECORATOR, KeyedOptions, PlainOptions, Refusing, Sure, closest, unknown_of_decorator
 from .sending import S, Sendable
 from .text import check_queue_name
 

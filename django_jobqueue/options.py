@@ -20,8 +20,8 @@ from .cron import check_cron, check_timezone
 from .encoding import encode
 from .exceptions import InvalidOption
 from .grouping import Grouping
-from .option_types import NOT_OF_ITEMS, closest
 from .policies import ALIASES, POLICIES, DelayedHead, OnExhausted, QueuePolicy
+from .send_options import NOT_OF_ITEMS, closest
 from .states import FailureReason, JobState
 from .text import check_queue_name, check_tags, check_text
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from .exceptions import DuplicateJob, InvalidOption
 from .key_functions import KEYS, KeyFunction
-from .option_types import (
+from .send_options import (
     NOT_OF_ITEMS,
     REFUSABLE,
     Item,

@@ -1,7 +1,7 @@
 """Waiting for the results of jobs: one thread of the process polls for all jobs that any thread waits for.
 
-A job that ends notifies no one: that would make every finish dearer for the few jobs that are waited for. So the poller
-looks again after a tenth of the time waited so far, and one query asks for all jobs of a database.
+A job that ends sends no notification, because that would make every finish dearer for the few jobs that are waited for.
+So the poller looks again after a tenth of the time waited so far, and one query asks for all jobs of a database.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError, connections
+from django.db.models import BigIntegerField, Func, TextField, Value
 
-from .exceptions import CannotWait, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from .exceptions import CannotWait, JobCancelled, JobFailed, JobNotFound, WaitTimeout
 from .models import Job
 from .options import YEAR, check_seconds
 from .states import DEAD, FINAL, JobState
@@ -29,6 +30,9 @@ from .states import DEAD, FINAL, JobState
 SHORTEST, LONGEST = 0.02, 1.0  # seconds between two polls
 PART = 0.1  # of the time waited so far, until the next poll
 OUTAGE_SECONDS = 30.0  # how long the database may be gone before those who wait are told
+
+CURRENT_XID = Func(template="pg_current_xact_id_if_assigned()::text::bigint", output_field=BigIntegerField(null=True))
+ISOLATION = Func(Value("transaction_isolation"), function="current_setting", output_field=TextField())
 
 Timeout = float | timedelta | None
 
@@ -73,7 +77,7 @@ class Waiter:
                 self.ending.set_result(ending)
 
 
-class ResultPoller:
+class Poller:
     """Polls in a thread of its own, which lives while any call waits."""
 
     def __init__(self) -> None:
@@ -149,13 +153,13 @@ class ResultPoller:
         with self._changed:
             self._waiters -= {waiter for waiter, _ in told}
             is_last = all(waiter.using != using for waiter in self._waiters)
-        if is_last:  # closed first: whoever is told may drop the database, as tests do
+        if is_last:  # closed first, because a test may drop the database as soon as it is told
             connections[using].close()
         for waiter, ending in told:
             waiter.tell(ending)
 
 
-poller = ResultPoller()
+poller = Poller()
 os.register_at_fork(after_in_child=poller.forget)
 
 
@@ -177,7 +181,7 @@ def wait(job_id: UUID, using: str, timeout: Timeout) -> Any:
             try:
                 ending = future.result(seconds)
             except TimeoutError:
-                raise ResultTimeout(job_id=job_id, seconds=seconds or 0.0) from None
+                raise WaitTimeout(job_id=job_id, seconds=seconds or 0.0) from None
     return ending.result(job_id)
 
 
@@ -190,7 +194,7 @@ async def wait_async(job_id: UUID, using: str, timeout: Timeout) -> Any:
             try:
                 ending = await asyncio.wait_for(asyncio.wrap_future(future), seconds)
             except TimeoutError:
-                raise ResultTimeout(job_id=job_id, seconds=seconds or 0.0) from None
+                raise WaitTimeout(job_id=job_id, seconds=seconds or 0.0) from None
     return ending.result(job_id)
 
 
@@ -211,18 +215,13 @@ def look(job_id: UUID, using: str) -> Ending | None:
     return ending
 
 
-_TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text::bigint, current_setting('transaction_isolation')"
-
-
 def _check_transaction(job_id: UUID, using: str) -> None:
-    with connections[using].cursor() as cursor:
-        cursor.execute(_TRANSACTION)
-        current, isolation = cursor.fetchone()
+    transaction = Job.objects.using(using).filter(pk=job_id).annotate(current=CURRENT_XID, isolation=ISOLATION)
+    sent, moved, current, isolation = transaction.values_list("sent_xid", "moved_xid", "current", "isolation").get()
     if isolation != "read committed":
         raise CannotWait(
             job_id=job_id,
             problem=f"this transaction has the isolation level {isolation.upper()} and never sees what the job does",
         )
-    xids = Job.objects.using(using).filter(pk=job_id).values_list("sent_xid", "moved_xid").first() or ()
-    if current is not None and current in xids:
+    if current in {sent, moved} - {None}:
         raise CannotWait(job_id=job_id, problem="it was sent or changed in this transaction, which is still open")

@@ -7,7 +7,7 @@ takes ``using=``, the alias of a database, if it is not to be the router's choic
 from ..claims import Claim
 from ..engine.claims import Bookmark
 from ..engine.retry_decision import Failure
-from ..option_types import Item
+from ..send_options import Item
 from .claims import set_visibility, touch
 from .fetch import fetch
 from .finish import (

@@ -20,10 +20,10 @@ from ..engine.queues import check_exists, named
 from ..engine.transactions import row_at_once
 from ..exceptions import DuplicateJob, KeyRequired
 from ..models import Job, Queue
-from ..option_types import JobOptions, OnDuplicate, Refusing, SendOptions, Sure
 from ..options import JOB_OPTIONS, check_on_duplicate
 from ..policies import QueuePolicy
 from ..process_memory import ProcessMemory
+from ..send_options import JobOptions, OnDuplicate, Refusing, SendOptions, Sure
 from ..states import OCCUPIED, JobState
 
 TRIES = 10  # sends of a job whose place is taken and free again by turns

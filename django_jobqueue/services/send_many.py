@@ -23,9 +23,9 @@ from ..engine.queues import named
 from ..engine.transactions import again_after_conflict, in_transaction, joins
 from ..exceptions import DuplicateJob
 from ..models import Job, Queue
-from ..option_types import Item, OnDuplicate
 from ..options import JOB_OPTIONS, check_on_duplicate
 from ..policies import LANED, ORDERED, QueuePolicy
+from ..send_options import Item, OnDuplicate
 from ..states import Hold
 from .send import check_target, in_the_way
 

@@ -17,7 +17,7 @@ def wait_for(job: Job | UUID | str, *, timeout: float | timedelta | None = None,
 
     A job that waits for its next attempt has not ended. Raises ``JobFailed`` if it failed for good or expired,
     ``JobCancelled`` if it was cancelled, stopped or skipped, ``JobNotFound`` if it does not exist or is deleted
-    meanwhile, ``ResultTimeout`` after ``timeout`` seconds, and ``CannotWait`` inside a transaction that has sent or
+    meanwhile, ``WaitTimeout`` after ``timeout`` seconds, and ``CannotWait`` inside a transaction that has sent or
     changed the job, or that is stricter than ``READ COMMITTED``. Without ``timeout`` it waits without limit.
     """
     return wait(*_found(job, using), timeout)

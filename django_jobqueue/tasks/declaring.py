@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from ..key_functions import KEYS, KeyFunction
-from ..option_types import JobOptions, Key, Seconds, closest
+from ..send_options import JobOptions, Key, Seconds, closest
 from .api import Task, TaskResult
 
 if TYPE_CHECKING:
