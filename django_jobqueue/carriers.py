@@ -101,7 +101,11 @@ class RequestIdFilter(logging.Filter):
 @cache
 def carriers() -> tuple[Carrier, ...]:
     """The carriers that the settings name. Raises ``ImproperlyConfigured`` if a class cannot be imported or used."""
-    return tuple(map(_made, get_settings().CARRY))
+    return imported(get_settings().CARRY)
+
+
+def imported(paths: Sequence[str]) -> tuple[Carrier, ...]:
+    return tuple(map(_made, paths))
 
 
 def _made(path: str) -> Carrier:

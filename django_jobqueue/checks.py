@@ -16,11 +16,11 @@ from . import carriers, conf, handlers, timings
 from .cron import check_timezone
 from .exceptions import InvalidOption, JobQueueError
 from .options import (
+    QUEUE_DEFAULTS,
     REQUIRED_OF_SCHEDULES,
     check_schedule_name,
     clean_queue_options,
     clean_schedule_options,
-    queue_defaults,
     schedule_defaults,
 )
 from .policies import ORDERED, QueuePolicy
@@ -35,10 +35,8 @@ Messages = Iterator[checks.CheckMessage]
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     """``JOBQUEUE`` is a dict of known settings with valid values."""
-    problems = list(conf.find_problems(conf.raw_settings()))
-    return (
-        [_error(*problem) for problem in problems] if problems else [*_encoder(), *_around(), *_carriers(), *_timings()]
-    )
+    wrong = [_error(problem.id, problem.message, problem.hint) for problem in conf.find_problems(conf.raw_settings())]
+    return [*wrong, *_encoder(), *_around(), *_carriers(), *_timings()]
 
 
 class _Margin(NamedTuple):
@@ -65,8 +63,10 @@ _MARGINS = (
 
 
 def _timings() -> Messages:
-    settings = conf.get_settings()
+    settings, wrong = conf.valid_settings(), conf.wrong_settings()
     for margin in _MARGINS:
+        if not wrong.isdisjoint({margin.longer, margin.shorter}):
+            continue
         longer, shorter = getattr(settings, margin.longer), getattr(settings, margin.shorter)
         least = round(margin.times * shorter + margin.seconds, 3)
         if longer < least:
@@ -88,7 +88,7 @@ def _remedy(margin: _Margin, longer: float, least: float) -> str:
 
 
 def _around() -> Messages:
-    path = conf.get_settings().AROUND
+    path = conf.valid_settings().AROUND
     if path is None:
         return
     try:
@@ -99,16 +99,17 @@ def _around() -> Messages:
 
 
 def _carriers() -> Messages:
-    try:
-        carriers.carriers()
-    except ImproperlyConfigured as error:
-        hint = "Name classes, for example 'django_jobqueue.carriers.RequestId'."
-        yield _error("jobqueue.E020", str(error), hint)
+    for path in conf.valid_settings().CARRY:
+        try:
+            carriers.imported([path])
+        except ImproperlyConfigured as error:
+            hint = "Name classes, for example 'django_jobqueue.carriers.RequestId'."
+            yield _error("jobqueue.E020", str(error), hint)
 
 
 def _encoder() -> Messages:
     try:
-        conf.get_encoder()
+        conf.encoder_at(conf.valid_settings().ENCODER)
     except ImproperlyConfigured as error:
         hint = "Name a class, for example 'django.core.serializers.json.DjangoJSONEncoder'."
         yield _error("jobqueue.E008", str(error), hint)
@@ -116,14 +117,11 @@ def _encoder() -> Messages:
 
 def check_queues(**kwargs: Any) -> list[checks.CheckMessage]:
     """The queues declared in settings have valid options, each alone and all together."""
-    if _is_wrong():
-        return []
-    wrong_options = list(_wrong_options())
-    return wrong_options or [*_undeclared(), *_loops(), *_dead_letter_policies()]
+    return [*_wrong_options(), *_undeclared(), *_loops(), *_dead_letter_policies()]
 
 
 def _wrong_options() -> Messages:
-    settings = conf.get_settings()
+    settings = conf.valid_settings()
     yield from _wrong_in("JOBQUEUE['QUEUE_DEFAULTS']", settings.QUEUE_DEFAULTS)
     for name, options in settings.QUEUES.items():
         where = f"JOBQUEUE['QUEUES'][{name!r}]"
@@ -140,10 +138,8 @@ def _wrong_in(where: str, options: object) -> Messages:
         yield _error("jobqueue.E004", f"{where} must be a dict of options, not {type(options).__name__}.")
         return
     for name, value in options.items():
-        try:
-            clean_queue_options({name: value})
-        except InvalidOption as error:
-            yield _error("jobqueue.E004", f"{where}: {error.option}: {error.problem}.", error.hint)
+        if problem := _refusal(clean_queue_options, {name: value}):
+            yield _error("jobqueue.E004", f"{where}: {problem.message}", problem.hint)
 
 
 def _undeclared() -> Messages:
@@ -193,15 +189,26 @@ def _dead_letter_policies() -> Messages:
 
 
 def _declared() -> dict[str, dict[str, Any]]:
-    """The declared queues with all their options, including defaults."""
-    declared = conf.get_settings().QUEUES
-    return {name: _defaults_of(name) | clean_queue_options(options) for name, options in declared.items()}
+    """The declared queues with all their options, including defaults; wrong options count as not given."""
+    settings = conf.valid_settings()
+    defaults = {**QUEUE_DEFAULTS, **_valid(settings.QUEUE_DEFAULTS)}
+    return {
+        name: _defaults_of(name, defaults) | _valid(options)
+        for name, options in settings.QUEUES.items()
+        if not _refusal(check_queue_name, name)
+    }
 
 
-def _defaults_of(name: str) -> dict[str, Any]:
-    defaults = queue_defaults()
+def _valid(options: object) -> dict[str, Any]:
+    """The options of a queue that are right."""
+    given = options if isinstance(options, Mapping) else {}
+    right = {name: value for name, value in given.items() if not _refusal(clean_queue_options, {name: value})}
+    return clean_queue_options(right)
+
+
+def _defaults_of(name: str, defaults: dict[str, Any]) -> dict[str, Any]:
     if defaults["dead_letter"] == name:  # as create_queue() does: the common dead-letter queue has none itself
-        defaults["dead_letter"] = None
+        return {**defaults, "dead_letter": None}
     return defaults
 
 
@@ -212,14 +219,9 @@ def _dead_letters() -> dict[str, str]:
 
 def check_schedules(**kwargs: Any) -> list[checks.CheckMessage]:
     """The schedules declared in settings have valid options and send to declared queues."""
-    if _is_wrong():
-        return []
-    messages = [
-        message for name, options in conf.get_settings().SCHEDULES.items() for message in _in_schedule(name, options)
-    ]
-    if messages or list(_wrong_options()):
-        return messages
-    return [*_schedule_queues(), *_schedule_handlers()]
+    schedules = conf.valid_settings().SCHEDULES
+    wrong = [message for name, options in schedules.items() for message in _in_schedule(name, options)]
+    return [*wrong, *_schedule_queues(), *_schedule_handlers()]
 
 
 def _in_schedule(name: object, options: object) -> Messages:
@@ -248,13 +250,19 @@ def _refusal(check: Callable[[Any], object], value: object) -> JobQueueError | N
         check(value)
     except JobQueueError as error:
         return error
+    except ImproperlyConfigured:  # a setting is wrong, which another check reports
+        return None
     return None
 
 
 def _schedule_queues() -> Messages:
-    declared = {"default": queue_defaults()} | _declared()
-    for name, options in conf.get_settings().SCHEDULES.items():
-        queue = options["queue"]
+    settings = conf.valid_settings()
+    declared = {"default": {**QUEUE_DEFAULTS, **_valid(settings.QUEUE_DEFAULTS)}} | _declared()
+    for name, options in settings.SCHEDULES.items():
+        given: Any = options  # may be anything: _in_schedule() reports it
+        if not isinstance(given, Mapping) or _refusal(check_queue_name, given.get("queue")):
+            continue
+        queue: str = given["queue"]
         if queue not in declared:
             close = get_close_matches(queue, declared, n=1)
             yield _error(
@@ -272,12 +280,15 @@ def _schedule_queues() -> Messages:
 
 def _schedule_handlers() -> Messages:
     """Import the handlers only if a schedule names one that is not known yet."""
-    named = {name: str(options.get("handler") or "") for name, options in conf.get_settings().SCHEDULES.items()}
+    declared = {
+        name: options for name, options in conf.valid_settings().SCHEDULES.items() if isinstance(options, Mapping)
+    }
+    named = {name: str(options.get("handler") or "") for name, options in declared.items()}
     unknown = {schedule: handler for schedule, handler in named.items() if handler and not handlers.find("", handler)}
     find = handlers.discovered() if unknown else None
     for schedule, handler in unknown.items() if find else ():
         if handlers.find("", handler) is None:
-            modules = ", ".join(conf.get_settings().HANDLER_MODULES)
+            modules = ", ".join(conf.valid_settings().HANDLER_MODULES)
             yield _error(
                 "jobqueue.E025",
                 f"JOBQUEUE['SCHEDULES'][{schedule!r}]: {handlers.missing_text('', handler)}",
@@ -319,8 +330,7 @@ def _version(alias: str) -> Messages:
 
 def _rows(alias: str) -> Messages:
     stored = _stored_queues(alias)
-    if not _is_wrong() and not list(_wrong_options()):
-        yield from _changed(stored)
+    yield from _changed(stored)
     partitions = sum(partition for _, partition in stored.values())
     if partitions > MANY_PARTITIONS:
         yield checks.Warning(
@@ -345,8 +355,11 @@ def _stored_queues(alias: str) -> dict[str, tuple[str, bool]]:
 
 
 def _changed(stored: Mapping[str, tuple[str, bool]]) -> Messages:
+    settings = conf.valid_settings()
+    if list(_wrong_in("", settings.QUEUE_DEFAULTS)):
+        return
     for name, options in _declared().items():
-        if name not in stored:
+        if name not in stored or list(_wrong_in("", settings.QUEUES[name])):
             continue
         for option, old in zip(("policy", "partition"), stored[name], strict=True):
             if (new := options[option]) != old:
@@ -355,10 +368,6 @@ def _changed(stored: Mapping[str, tuple[str, bool]]) -> Messages:
                     f"Queue {name!r} has {option}={old!r}; JOBQUEUE['QUEUES'] declares {new!r}.",
                     "These options of a queue cannot change: declare a queue with another name and move the senders.",
                 )
-
-
-def _is_wrong() -> bool:
-    return next(conf.find_problems(conf.raw_settings()), None) is not None
 
 
 def _error(id: str, message: str, hint: str = "") -> checks.Error:

@@ -27,6 +27,7 @@ class Problem(NamedTuple):
     id: str
     message: str
     hint: str = ""
+    name: str = ""  # of the setting
 
 
 def _setting(default: Any, doc: str, *, minimum: float | None = None, maximum: float | None = None) -> Any:
@@ -176,13 +177,30 @@ def get_settings() -> Settings:
     problems = [f"{problem.message} {problem.hint}".strip() for problem in find_problems(raw)]
     if problems:
         raise ImproperlyConfigured(" ".join(problems))
-    return Settings(**{name: _frozen(value) for name, value in raw.items()})
+    return valid_settings()
+
+
+@cache
+def valid_settings() -> Settings:
+    """The settings of the project without the wrong ones, so that system checks can go on to check the others."""
+    raw, wrong = raw_settings(), wrong_settings()
+    given = raw if isinstance(raw, dict) else {}
+    return Settings(**{name: _frozen(value) for name, value in given.items() if name not in wrong})
+
+
+def wrong_settings() -> set[str]:
+    """The names in ``JOBQUEUE`` that are no settings, or have values of another type or out of range."""
+    return {problem.name for problem in find_problems(raw_settings())}
 
 
 @cache
 def get_encoder() -> type[json.JSONEncoder] | None:
     """The class that ``ENCODER`` names. Raises ``ImproperlyConfigured`` if it is not a JSON encoder."""
-    path = get_settings().ENCODER
+    return encoder_at(get_settings().ENCODER)
+
+
+def encoder_at(path: str | None) -> type[json.JSONEncoder] | None:
+    """The class with this path. Raises ``ImproperlyConfigured`` if it is not a JSON encoder."""
     if path is None:
         return None
     try:
@@ -221,10 +239,10 @@ def find_problems(raw: object) -> Iterator[Problem]:
         return
     for name, value in raw.items():
         if name not in FIELDS:
-            yield Problem("jobqueue.E002", f"JOBQUEUE[{name!r}] is not a setting.", _closest(name))
+            yield Problem("jobqueue.E002", f"JOBQUEUE[{name!r}] is not a setting.", _closest(name), name)
         elif problem := _problem_with(FIELDS[name], value):
             hint = f"{name}: {FIELDS[name].metadata['doc']}"
-            yield Problem("jobqueue.E003", f"JOBQUEUE[{name!r}] {problem}.", hint)
+            yield Problem("jobqueue.E003", f"JOBQUEUE[{name!r}] {problem}.", hint, name)
 
 
 def _closest(name: object) -> str:
@@ -279,6 +297,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType({name: getattr(Settings(), name) 
 def _clear_caches(*, setting: str, **kwargs: Any) -> None:
     if setting == "JOBQUEUE":
         get_settings.cache_clear()
+        valid_settings.cache_clear()
         get_encoder.cache_clear()
 
 

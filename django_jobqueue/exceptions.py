@@ -173,6 +173,53 @@ class ClaimLost(JobQueueError):
         super().__init__(f"Job {job_id} is no longer held by {claim}.{holder}")
 
 
+class JobFailed(JobQueueError):
+    """A job whose result was waited for failed for good or expired."""
+
+    code = "job_failed"
+    hint = "The attribute error holds the whole text; an operator can retry the job."
+
+    def __init__(self, *, job_id: UUID, state: str, error: str) -> None:
+        self.job_id, self.state, self.error = job_id, state, error
+        last_line = error.strip().rpartition("\n")[2].strip()
+        how = "failed for good" if state == "failed" else state
+        super().__init__(f"Job {job_id} {how}: {last_line[:500].rstrip('.') or 'it has no error text'}.")
+
+
+class JobCancelled(JobQueueError):
+    """A job whose result was waited for was cancelled, stopped or skipped, so it has no result."""
+
+    code = "job_cancelled"
+    hint = "Send another job if you need a result."
+
+    def __init__(self, *, job_id: UUID, state: str, note: str = "") -> None:
+        self.job_id, self.state, self.note = job_id, state, note
+        why = f", {note.strip()[:500].rstrip('.')}" if note.strip() else ""
+        super().__init__(f"Job {job_id} has no result, because it was {state.replace('_', ' ')}{why}.")
+
+
+class WaitTimeout(JobQueueError, TimeoutError):
+    """A job did not end within the time that a caller was ready to wait."""
+
+    code = "wait_timeout"
+    hint = "The job goes on. Wait longer, or check that a worker serves its queue: manage.py jobs why ID says more."
+
+    def __init__(self, *, job_id: UUID, seconds: float) -> None:
+        self.job_id, self.seconds = job_id, seconds
+        super().__init__(f"Job {job_id} did not end within {seconds:g} seconds.")
+
+
+class CannotWait(JobQueueError):
+    """Waiting for a result inside this transaction would never end, or the result would not be seen."""
+
+    code = "cannot_wait"
+    hint = "Wait after the transaction is committed. In tests, run the job first, for example with drain()."
+
+    def __init__(self, *, job_id: UUID, problem: str) -> None:
+        self.job_id, self.problem = job_id, problem
+        super().__init__(f"Job {job_id} cannot be waited for: {problem}.")
+
+
 class UnsafeIsolation(JobQueueError):
     """fetch() was called inside a transaction that is stricter than READ COMMITTED."""
 

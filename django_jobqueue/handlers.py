@@ -9,15 +9,31 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
 from .conf import get_settings
 from .exceptions import InvalidOption
+from .key_functions import named_arguments
 from .log_texts import error_line
-from .options import JOB_OPTIONS, YEAR
+from .options import YEAR
+from .send_options import OF_DECORATOR, KeyedOptions, PlainOptions, Refusing, Sure, closest, unknown_of_decorator
+from .sending import S, Sendable
 from .text import check_queue_name
 
 if TYPE_CHECKING:
@@ -95,11 +111,14 @@ class JobContext:
 
 
 Rule = bool | float
-_KEYS = ("singleton_key", "group_key")
 
 
-class Handler(Generic[P, R]):
-    """A function that does the work of jobs. Calling it calls the function; ``send`` stores a job for it."""
+class Handler(Sendable[P, S], Generic[P, R, S]):
+    """A function that does the work of jobs. Calling it calls the function; ``send`` stores a job for it.
+
+    For type checkers, ``P`` and ``R`` are the arguments and the result of the function, and ``S`` is what ``send``
+    returns: ``Job``, or ``Job | None`` if the job can be refused.
+    """
 
     named_only: ClassVar[bool] = False  # whether jobs must name it, even if it is the only handler of its queue
     positional: Sequence[str] = ()  # the names of arguments that its jobs store without names
@@ -124,7 +143,8 @@ class Handler(Generic[P, R]):
         self.retries = dict(retries or {})
         self.options = dict(options or {})
         self.is_async = inspect.iscoroutinefunction(function)
-        self._signature = _signature(function, self)
+        self.signature = _signature(function, self)  # of the arguments of a send
+        self._send_with(self, self.options)
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -133,29 +153,13 @@ class Handler(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<handler {self.name} of queue {self.queue}>"
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
-        """Store a job for this handler, in the caller's transaction; like :func:`django_jobqueue.services.send`."""
-        return Sender(self, {}).send(*args, **kwargs)
-
-    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
-        return await Sender(self, {}).asend(*args, **kwargs)
-
-    def using(self, **options: Any) -> Sender[P]:
-        """The handler with other options of ``send``: ``remind.using(delay=60, priority=5).send(user_id=1)``."""
-        return Sender(self, options)
-
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The data of a job for a call with these arguments. Raises ``TypeError`` if the handler does not take them."""
         if not self.unpack:
             if kwargs or len(args) > 1:
                 raise TypeError(f"{self.name}() takes its data as one argument")
             return args[0] if args else None
-        bound = self._signature.bind(*args, **kwargs)
-        data = dict(bound.arguments)
-        for parameter in self._signature.parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                data.update(data.pop(parameter.name, {}))
-        return data or None
+        return named_arguments(self.signature, args, kwargs) or None
 
     def call(self, job: Job, context: JobContext | None) -> Any:
         """Call the function with the data of the job. Returns a coroutine if it is asynchronous."""
@@ -175,43 +179,7 @@ class Handler(Generic[P, R]):
         return True
 
 
-class Sender(Generic[P]):
-    """A handler with other options of ``send``."""
-
-    def __init__(self, handler: Handler[P, Any], options: Mapping[str, Any]) -> None:
-        self.handler, self.options = handler, options
-
-    def using(self, **options: Any) -> Sender[P]:
-        return Sender(self.handler, {**self.options, **options})
-
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
-        from .services import send
-
-        queue, data, options = self._prepared(args, kwargs)
-        return send(queue, data, **options)
-
-    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
-        from .services import asend
-
-        queue, data, options = self._prepared(args, kwargs)
-        return await asend(queue, data, **options)
-
-    def item(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        """The item for ``send_many`` that stands for a job of this handler."""
-        _, data, options = self._prepared(args, kwargs)
-        return {"data": data, **options}
-
-    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
-        data = self.handler.bind(args, kwargs)
-        options = {**self.handler.options, **self.options}
-        for name in _KEYS:
-            if callable(options.get(name)):
-                options[name] = options[name](*args, **kwargs)
-        options.setdefault("name", self.handler.name)
-        return options.pop("queue", self.handler.queue), data, options
-
-
-def _signature(function: Callable[..., Any], handler: Handler[Any, Any]) -> inspect.Signature:
+def _signature(function: Callable[..., Any], handler: Handler[Any, Any, Any]) -> inspect.Signature:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ImproperlyConfigured(f"{handler.name}() is a generator function: calling it would not run its code.")
     signature = inspect.signature(function)
@@ -231,7 +199,7 @@ def _signature(function: Callable[..., Any], handler: Handler[Any, Any]) -> insp
 
 # The registry -------------------------------------------------------------------------------------------------------
 
-Source = Callable[[str], "Handler[Any, Any] | None"]
+Source = Callable[[str], "Handler[Any, Any, Any] | None"]
 
 
 class HandlerRegistry:
@@ -241,7 +209,7 @@ class HandlerRegistry:
     """
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Handler[Any, Any]] = {}  # by name and alias
+        self.by_name: dict[str, Handler[Any, Any, Any]] = {}  # by name and alias
         self.sources: list[Source] = []
 
     @contextmanager
@@ -258,7 +226,7 @@ class HandlerRegistry:
 registry = HandlerRegistry()
 
 
-def register(handler: Handler[Any, Any]) -> None:
+def register(handler: Handler[Any, Any, Any]) -> None:
     for name in (handler.name, *handler.aliases):
         other = registry.by_name.get(name)
         if other is not None and _place(other) != _place(handler):
@@ -268,13 +236,13 @@ def register(handler: Handler[Any, Any]) -> None:
         registry.by_name[name] = handler
 
 
-def unregister(handler: Handler[Any, Any]) -> None:
+def unregister(handler: Handler[Any, Any, Any]) -> None:
     """For tests that declare handlers."""
     for name in [name for name, one in registry.by_name.items() if one is handler]:
         del registry.by_name[name]
 
 
-def _place(handler: Handler[Any, Any]) -> str:
+def _place(handler: Handler[Any, Any, Any]) -> str:
     function = handler.function
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
 
@@ -285,27 +253,27 @@ def add_source(source: Source) -> None:
         registry.sources.append(source)
 
 
-def known(name: str) -> Handler[Any, Any] | None:
+def known(name: str) -> Handler[Any, Any, Any] | None:
     """The handler registered under this name."""
     return registry.by_name.get(name)
 
 
-def served(handlers: Iterable[Handler[Any, Any]]) -> set[str]:
+def served(handlers: Iterable[Handler[Any, Any, Any]]) -> set[str]:
     """The queues that jobs of these handlers may be in."""
     return {queue for handler in handlers for queue in handler.queues}
 
 
-def all_handlers() -> list[Handler[Any, Any]]:
+def all_handlers() -> list[Handler[Any, Any, Any]]:
     return list(dict.fromkeys(registry.by_name.values()))
 
 
-def autodiscover() -> list[Handler[Any, Any]]:
+def autodiscover() -> list[Handler[Any, Any, Any]]:
     """Import the modules of installed apps in which handlers are declared, and return all of them."""
     autodiscover_modules(*get_settings().HANDLER_MODULES)
     return all_handlers()
 
 
-def discovered() -> Callable[[str, str], Handler[Any, Any] | None] | None:
+def discovered() -> Callable[[str, str], Handler[Any, Any, Any] | None] | None:
     """A function that finds this project's handlers, or ``None`` if they cannot be imported; that is logged."""
     try:
         autodiscover()
@@ -317,7 +285,7 @@ def discovered() -> Callable[[str, str], Handler[Any, Any] | None] | None:
     return find
 
 
-def find(queue: str, name: str) -> Handler[Any, Any] | None:
+def find(queue: str, name: str) -> Handler[Any, Any, Any] | None:
     """The handler of a job: by its name, or, for a job without a name, the only or default handler of its queue."""
     if name:
         return registry.by_name.get(name) or next(filter(None, (source(name) for source in registry.sources)), None)
@@ -326,7 +294,7 @@ def find(queue: str, name: str) -> Handler[Any, Any] | None:
     return chosen[0] if len(chosen) == 1 else None
 
 
-def _unnamed(queue: str) -> list[Handler[Any, Any]]:
+def _unnamed(queue: str) -> list[Handler[Any, Any, Any]]:
     """The handlers of a queue that a job without a name may run in."""
     return [handler for handler in all_handlers() if handler.queue == queue and not handler.named_only]
 
@@ -345,39 +313,57 @@ def missing_text(queue: str, name: str) -> str:
     return f"There is no handler named {name!r}.{hint}"
 
 
-@overload
-def job(
-    *,
-    queue: str,
-    takes_context: Literal[True],
-    name: str | None = None,
-    aliases: Iterable[str] = (),
-    atomic: bool = False,
-    unpack: bool = True,
-    default: bool = False,
-    retries: Mapping[type[BaseException], Rule] | None = None,
-    **options: Any,
-) -> Callable[[Callable[Concatenate[JobContext, P], R]], Handler[P, R]]: ...
+class _Declaration(TypedDict, total=False):
+    """The parameters of ``@job`` that are no options of its sends, except ``takes_context``."""
+
+    queue: str
+    name: str | None
+    aliases: Iterable[str]
+    atomic: bool
+    unpack: bool
+    default: bool
+    retries: Mapping[type[BaseException], Rule] | None
+
+
+class _Plain(_Declaration, PlainOptions, total=False):
+    pass
+
+
+class _Keyed(_Declaration, KeyedOptions, total=False):
+    pass
 
 
 @overload
+def job(function: Callable[P, R], /) -> Handler[P, R, Job]: ...
+@overload
 def job(
-    *,
-    queue: str,
-    takes_context: Literal[False] = False,
-    name: str | None = None,
-    aliases: Iterable[str] = (),
-    atomic: bool = False,
-    unpack: bool = True,
-    default: bool = False,
-    retries: Mapping[type[BaseException], Rule] | None = None,
-    **options: Any,
-) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
-
-
+    *, takes_context: Literal[True], on_duplicate: Sure, **options: Unpack[_Keyed]
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], Handler[P, R, Job]]: ...
+@overload
 def job(
+    *, takes_context: Literal[True], **options: Unpack[_Plain]
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], Handler[P, R, Job]]: ...
+@overload
+def job(
+    *, takes_context: Literal[True], on_duplicate: Refusing = None, **options: Unpack[_Keyed]
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], Handler[P, R, Job | None]]: ...
+@overload
+def job(
+    *, takes_context: Literal[False] = False, on_duplicate: Sure, **options: Unpack[_Keyed]
+) -> Callable[[Callable[P, R]], Handler[P, R, Job]]: ...
+@overload
+def job(
+    *, takes_context: Literal[False] = False, **options: Unpack[_Plain]
+) -> Callable[[Callable[P, R]], Handler[P, R, Job]]: ...
+@overload
+def job(
+    *, takes_context: Literal[False] = False, on_duplicate: Refusing = None, **options: Unpack[_Keyed]
+) -> Callable[[Callable[P, R]], Handler[P, R, Job | None]]: ...
+def job(
+    function: Callable[..., Any] | None = None,
+    /,
     *,
-    queue: str,
+    queue: str = "default",
     takes_context: bool = False,
     name: str | None = None,
     aliases: Iterable[str] = (),
@@ -386,31 +372,35 @@ def job(
     default: bool = False,
     retries: Mapping[type[BaseException], Rule] | None = None,
     **options: Any,
-) -> Callable[[Callable[..., Any]], Any]:
-    """Make a function the handler of jobs in ``queue``.
+) -> Any:
+    """Make a function the handler of jobs in ``queue``. It is also used without parentheses, as ``@job``.
 
     Jobs find it by its ``name``, which defaults to its dotted path, or by one of its ``aliases`` (its former names).
     The other ``options`` are defaults for its sends, as :func:`django_jobqueue.services.send` takes them; keys may be
-    functions of the arguments. With ``atomic`` it runs in the same transaction as its completion. ``retries`` maps
-    exception classes to ``False`` (never retry), or to the seconds until the next attempt. Raises
-    ``ImproperlyConfigured`` for a function that no job could call.
+    functions, which get the arguments of the call by name, with defaults. With ``atomic`` it runs in the same
+    transaction as its completion. ``retries`` maps exception classes to ``False`` (never retry), or to the seconds
+    until the next attempt. Raises ``ImproperlyConfigured`` for a function that no job could call, also for a method.
     """
     _check_options(options)
     _check_declaration(queue, aliases, retries)
 
-    def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
-        handler: Handler[..., Any] = Handler(
-            function,
-            queue=queue,
-            name=_checked_name(name or _dotted_path(function)),
-            aliases=aliases,
-            takes_context=takes_context,
-            atomic=atomic,
-            unpack=unpack,
-            default=default,
-            retries=retries,
-            options=options,
-        )
+    def decorate(function: Callable[..., Any]) -> Handler[..., Any, Any]:
+        _check_no_method(function)
+        try:
+            handler: Handler[..., Any, Any] = Handler(
+                function,
+                queue=queue,
+                name=_checked_name(name or _dotted_path(function)),
+                aliases=aliases,
+                takes_context=takes_context,
+                atomic=atomic,
+                unpack=unpack,
+                default=default,
+                retries=retries,
+                options=options,
+            )
+        except InvalidOption as error:
+            raise ImproperlyConfigured(f"@job(): {error}") from error
         if atomic and handler.is_async:
             raise ImproperlyConfigured(
                 f"{handler.name}(): Django has no asynchronous transactions, so atomic=True needs a plain function."
@@ -418,7 +408,23 @@ def job(
         register(handler)
         return handler
 
-    return decorate
+    if function is None:
+        return decorate
+    if isinstance(function, str):
+        raise ImproperlyConfigured(f"@job({function!r}): name the argument, @job(queue={function!r}).")
+    return decorate(function)
+
+
+def _check_no_method(function: object) -> None:
+    """A function in the body of a class would be called without ``self``, and its name leads to no handler."""
+    where, _, name = getattr(function, "__qualname__", "").rpartition(".")
+    is_in_class = bool(where) and not where.endswith("<locals>") and not inspect.ismethod(function)
+    if isinstance(function, staticmethod | classmethod) or is_in_class:
+        kind = type(function).__name__ if isinstance(function, staticmethod | classmethod) else "method"
+        raise ImproperlyConfigured(
+            f"@job(): {name or 'this'}() is a {kind} of the class {where.rpartition('.')[2]}; a job has no object to "
+            "call it on. Decorate a function of the module, which may call it."
+        )
 
 
 def _check_declaration(queue: object, aliases: Any, retries: Mapping[Any, Any] | None) -> None:
@@ -451,13 +457,6 @@ def _checked_name(name: str) -> str:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    from .services.send import send
-
-    given_otherwise = ("queue", "data", "name", "id", "using", "options")
-    known = [name for name in inspect.signature(send).parameters if name not in given_otherwise]
-    known += [name for name in JOB_OPTIONS if name not in known]
-    for name in options:
-        if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known are {', '.join(known)}."
-            raise ImproperlyConfigured(f"@job() has no option {name!r}. {hint}")
+    if (unknown := unknown_of_decorator(options)) is not None:
+        known = ("queue", "name", "takes_context", *_Declaration.__optional_keys__, *OF_DECORATOR)
+        raise ImproperlyConfigured(f"@job() has no option {unknown!r}. {closest(unknown, dict.fromkeys(known))}")

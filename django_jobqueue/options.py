@@ -15,12 +15,13 @@ from django.db import models
 from django.utils.timezone import is_naive
 
 from .catch_up import CatchUp
-from .conf import get_encoder, get_settings
+from .conf import encoder_at, get_settings, valid_settings
 from .cron import check_cron, check_timezone
 from .encoding import encode
 from .exceptions import InvalidOption
 from .grouping import Grouping
 from .policies import ALIASES, POLICIES, DelayedHead, OnExhausted, QueuePolicy
+from .send_options import NOT_OF_ITEMS, closest
 from .states import FailureReason, JobState
 from .text import check_queue_name, check_tags, check_text
 
@@ -125,8 +126,9 @@ def _priority(option: Option, value: object) -> int:
 
 
 def _data(option: Option, value: object) -> Any:
-    settings = get_settings()
-    text = encode(value, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=get_encoder())
+    settings = valid_settings()  # system checks also check data if a setting is wrong
+    encoder = encoder_at(settings.ENCODER)
+    text = encode(value, max_bytes=settings.MAX_DATA_BYTES, max_depth=settings.MAX_DEPTH, encoder=encoder)
     return json.loads(text)
 
 
@@ -325,9 +327,13 @@ def _clean(options: Mapping[str, object], known: Mapping[str, Option]) -> dict[s
 
 
 def _unknown(name: object, known: Mapping[str, Option]) -> InvalidOption:
-    if known is _OF_JOBS and name in _OF_QUEUES:
-        return InvalidOption(str(name), "is an option of queues, not of jobs")
+    shown = str(name)[:100]
+    if known is _OF_JOBS:
+        if name in _OF_QUEUES:
+            return InvalidOption(shown, "is an option of queues, not of jobs")
+        if name in NOT_OF_ITEMS:
+            return InvalidOption(shown, "is an argument of send_many(), not of its items")
+        return InvalidOption(shown, "there is no such option", hint=closest(shown))
     names = SCHEDULE_OPTIONS if known is _OF_SCHEDULES else tuple(known)
-    guess = _guess(name, names) or f"The options are {', '.join(names)}."
     of_what = " of schedules" if known is _OF_SCHEDULES else ""
-    return InvalidOption(str(name)[:100], f"there is no such option{of_what}", hint=guess)
+    return InvalidOption(shown, f"there is no such option{of_what}", hint=closest(shown, names))

@@ -125,6 +125,67 @@ def test_every_wrong_option_is_told(settings):
     assert ids(of_settings()) == ["jobqueue.E004"] * 3
 
 
+def test_all_errors_are_told_in_one_run(settings):
+    settings.JOBQUEUE = {
+        "QUEUSE": {},
+        "MAX_DEPTH": "deep",
+        "ENCODER": "no.such.Encoder",
+        "AROUND": "no.such.function",
+        "CARRY": ["no.such.Carrier", "no.other.Carrier"],
+        "WORKER_LOST_SECONDS": 1.0,
+        "QUEUE_DEFAULTS": {"retry_limit": -1},
+        "QUEUES": {
+            "wrong": {"retry_dely": 3},
+            "a": {"dead_letter": "b", "priority": 1},
+            "b": {"dead_letter": "a"},
+            "c": {"dead_letter": "missing"},
+            "d": {"dead_letter": "e"},
+            "e": {"policy": "short"},
+            "ordered": {"policy": "key_strict_fifo"},
+        },
+        "SCHEDULES": {
+            "no dict": 7,
+            "wrong": {"queue": "a", "cron": "never", "timezone": "Mars/Base", "data": {1}},
+            "nowhere": {"queue": "oredred", "cron": "* * * * *"},
+            "no key": {"queue": "ordered", "cron": "* * * * *", "data": {"a": 1}},
+        },
+    }
+
+    found = ids([*of_settings(), *checks.check_schedules()])
+
+    assert sorted(found) == [
+        "jobqueue.E002",
+        "jobqueue.E003",
+        *["jobqueue.E004"] * 3,
+        "jobqueue.E005",
+        "jobqueue.E006",
+        "jobqueue.E008",
+        *["jobqueue.E011"] * 2,
+        "jobqueue.E012",
+        "jobqueue.E013",
+        "jobqueue.E014",
+        "jobqueue.E015",
+        "jobqueue.E016",
+        *["jobqueue.E020"] * 2,
+        "jobqueue.W001",
+    ]
+
+
+def test_data_of_a_schedule_is_checked_although_a_setting_is_wrong(settings):
+    schedule = {"queue": "default", "cron": "* * * * *", "data": {"a": {1, 2}}}
+    settings.JOBQUEUE = {"MAX_DEPTH": "deep", "SCHEDULES": {"nightly": schedule}}
+
+    [found] = checks.check_schedules()
+
+    assert "a value of type set is not JSON" in found.msg
+
+
+def test_times_are_not_compared_with_a_wrong_one(settings):
+    settings.JOBQUEUE = {"WORKER_LOST_SECONDS": "soon", "WORKER_UNLOCKED_SECONDS": 90.0}
+
+    assert ids(of_settings()) == ["jobqueue.E003"]
+
+
 def test_a_wrong_name_of_a_queue_is_an_error(settings):
     settings.JOBQUEUE = {"QUEUES": {"a;b": {}, 5: {}}}
 

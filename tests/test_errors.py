@@ -12,12 +12,15 @@ import pytest
 
 from django_jobqueue import exceptions
 from django_jobqueue.exceptions import (
+    CannotWait,
     ClaimLost,
     DuplicateJob,
     ImmutableOption,
     InvalidData,
     InvalidOption,
     InvalidTransition,
+    JobCancelled,
+    JobFailed,
     JobNotFound,
     JobQueueError,
     KeyRequired,
@@ -28,6 +31,7 @@ from django_jobqueue.exceptions import (
     SparkUnavailable,
     StreamClosed,
     UnsafeIsolation,
+    WaitTimeout,
 )
 
 ID = UUID("0198c0de-0000-7000-8000-000000000001")
@@ -47,6 +51,10 @@ CODES = {
     SparkUnavailable: "spark_unavailable",
     LakeProblem: "lake_problem",
     UnsafeIsolation: "unsafe_isolation",
+    JobFailed: "job_failed",
+    JobCancelled: "job_cancelled",
+    WaitTimeout: "wait_timeout",
+    CannotWait: "cannot_wait",
 }
 EXAMPLES: dict[str, Callable[[], JobQueueError]] = {
     "queue not found": lambda: QueueNotFound("wrok", ["work", "orders"]),
@@ -65,6 +73,11 @@ EXAMPLES: dict[str, Callable[[], JobQueueError]] = {
     "no spark": lambda: SparkUnavailable("Java 17 is missing.", hint="Install it."),
     "lake": lambda: LakeProblem("A file is missing.", hint="Run it again."),
     "stream closed": lambda: StreamClosed("w1"),
+    "failed": lambda: JobFailed(job_id=ID, state="failed", error="Traceback …\nValueError: no\n"),
+    "failed without a text": lambda: JobFailed(job_id=ID, state="expired", error=""),
+    "cancelled": lambda: JobCancelled(job_id=ID, state="stopped", note="refunded"),
+    "timeout": lambda: WaitTimeout(job_id=ID, seconds=2.5),
+    "cannot wait": lambda: CannotWait(job_id=ID, problem="it was sent in this transaction"),
     "isolation": lambda: UnsafeIsolation("serializable"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -15,9 +16,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from django_jobqueue import handlers, job, services
-from django_jobqueue.exceptions import InvalidOption, KeyRequired
+from django_jobqueue.exceptions import DuplicateJob, InvalidOption, KeyRequired
 from django_jobqueue.handlers import JobContext, Snooze, autodiscover, find, missing_text
 from django_jobqueue.models import Job
+from django_jobqueue.options import JOB_OPTIONS
+from django_jobqueue.send_options import NOT_OF_ITEMS, OF_DECORATOR, OF_SENDS, Item, JobOptions, SendOptions
 
 pytestmark = pytest.mark.django_db
 
@@ -404,4 +407,262 @@ def test_an_error_in_a_module_of_handlers_is_not_hidden(app, settings, tmp_path)
 
 def test_an_option_named_options_is_none():
     with pytest.raises(ImproperlyConfigured, match="no option 'options'"):
-        job(queue="work", options={"priority": 1})
+        job(queue="work", options={"priority": 1})  # type: ignore[call-overload]
+
+
+# ------------------------------------------------------------------------------------------------ functions as keys
+
+
+def declared(**options: Any) -> Any:
+    """A handler with an argument that has a default."""
+
+    def ship(customer: str, order: int = 1) -> None: ...
+
+    return job(queue="orders", name="ship", **options)(ship)
+
+
+def by_positional_only(customer: str, /, **rest: Any) -> str:
+    return f"{customer} {sorted(rest.items())}"
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    (
+        (lambda customer, **_: customer, "ada"),
+        (lambda customer, order: f"{customer} {order}", "ada 1"),
+        (lambda order: f"order {order}", "order 1"),
+        (lambda *, order, customer: f"{customer} {order}", "ada 1"),
+        (lambda **arguments: str(sorted(arguments)), "['customer', 'order']"),
+        (lambda customer, other="fixed": f"{customer} {other}", "ada fixed"),
+        (lambda *arguments: str(arguments), "('ada', 1)"),
+        (lambda *_, **arguments: str(list(arguments)), "['customer', 'order']"),
+        (by_positional_only, "ada [('order', 1)]"),
+        (str.upper, "ADA"),
+        (lambda: "constant", "constant"),
+        (partial(lambda prefix, customer: prefix + customer, "to "), "to ada"),
+    ),
+)
+@pytest.mark.parametrize(
+    "call", (((), {"customer": "ada"}), (("ada",), {}), (("ada", 1), {}), (("ada",), {"order": 1}))
+)
+def test_a_key_function_gets_the_bound_arguments_with_defaults(fifo_queue, key, expected, call):
+    ship = declared(singleton_key=key)
+    args, kwargs = call
+
+    assert ship.send(*args, **kwargs).singleton_key == expected
+
+
+def test_every_way_of_sending_computes_the_keys(fifo_queue):
+    ship = declared(singleton_key=lambda customer: customer, group_key=lambda order: f"order {order}")
+
+    sent = [ship.send("a"), async_to_sync(ship.asend)("b"), ship.using(priority=1).send("c")]
+    services.send_many("orders", [ship.item("d"), ship.using(delay=1).item("e", order=5)])
+
+    assert [(one.singleton_key, one.group_key) for one in Job.objects.order_by("seq")] == [
+        ("a", "order 1"), ("b", "order 1"), ("c", "order 1"), ("d", "order 1"), ("e", "order 5"),
+    ]  # fmt: skip
+    assert sent[0].data == {"customer": "a"}  # the default is left to the handler
+
+
+def test_a_key_function_may_be_given_for_one_send(fifo_queue):
+    ship = declared()
+
+    assert (
+        ship.using(singleton_key=lambda order: f"order {order}").using(delay=1).send("ada").singleton_key == "order 1"
+    )
+
+
+def test_a_key_function_gets_more_keywords_one_by_one(fifo_queue):
+    @job(queue="orders", singleton_key=lambda customer, city: f"{customer} {city}")
+    def ship(customer: str, **more: str) -> None: ...
+
+    sent = ship.send("ada", city="Bern")
+
+    assert sent is not None
+    assert sent.singleton_key == "ada Bern"
+    with pytest.raises(TypeError, match="city"):
+        ship.send("ada")
+
+
+def test_a_key_function_gets_the_data_of_a_handler_that_takes_it_whole(fifo_queue):
+    @job(queue="orders", unpack=False, singleton_key=lambda whole: whole["customer"])
+    def ship(data: Any) -> None: ...
+
+    assert ship.send({"customer": "ada"}).singleton_key == "ada"  # type: ignore[union-attr]
+
+
+def test_a_key_function_does_not_get_the_context(fifo_queue):
+    @job(queue="orders", takes_context=True, singleton_key=lambda *arguments: str(arguments))
+    def ship(context: JobContext, customer: str) -> None: ...
+
+    assert ship.send("ada").singleton_key == "('ada',)"  # type: ignore[union-attr]
+
+
+async def async_key(customer: str) -> str:
+    return customer
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    (
+        (lambda custommer: "", "the function takes custommer, which is no argument of the handler"),
+        (lambda customer, day: "", "the function takes day"),
+        (async_key, "the function is asynchronous"),
+    ),
+)
+def test_a_key_function_that_no_call_can_serve_is_refused_at_once(key, text):
+    with pytest.raises(ImproperlyConfigured, match=f"singleton_key: {text}"):
+        declared(singleton_key=key)
+    with pytest.raises(InvalidOption, match=f"group_key: {text}"):
+        declared().using(group_key=key)
+
+
+# ---------------------------------------------------------------------------------------------- options of the sends
+
+
+def test_a_misspelled_option_of_one_send_is_refused_before_the_send():
+    ship = declared()
+
+    for sender in (ship, ship.using(priority=1)):
+        with pytest.raises(InvalidOption, match=r"dely: there is no such option\. Did you mean 'delay'\?"):
+            sender.using(dely=3)
+
+
+@pytest.mark.parametrize("option", OF_SENDS)
+def test_all_options_are_considered_for_what_was_meant(option):
+    misspelled = f"{option}s"
+
+    with pytest.raises(InvalidOption, match=f"Did you mean '{option}'"):
+        declared().using(**{misspelled: 1})
+    if option not in NOT_OF_ITEMS:
+        with pytest.raises(InvalidOption, match=f"Did you mean '{option}'"):
+            services.send_many("default", [{misspelled: 1}])  # type: ignore[misc]
+    if option in OF_DECORATOR:
+        with pytest.raises(ImproperlyConfigured, match=f"Did you mean '{option}'"):
+            declared(**{misspelled: 1})
+
+
+def test_the_types_of_options_name_those_that_there_are():
+    assert set(JOB_OPTIONS) == JobOptions.__optional_keys__
+    parameters = inspect.signature(services.send).parameters.keys() - {"queue", "data", "options"}
+    assert parameters | set(JOB_OPTIONS) == SendOptions.__optional_keys__ | {"on_duplicate"}
+    assert set(OF_SENDS) == parameters | {"queue"} | set(JOB_OPTIONS)
+    assert Item.__optional_keys__ == {"data", *OF_SENDS} - NOT_OF_ITEMS
+
+
+def test_arguments_of_send_many_are_left_out_of_its_items(queue):
+    maybe = declared(on_duplicate="ignore").using(queue="work", using="default")
+
+    assert maybe.item("ada") == {"data": {"customer": "ada"}, "name": "ship"}
+    with pytest.raises(InvalidOption, match=r"on_duplicate: is an argument of send_many\(\), not of its items"):
+        services.send_many("work", [{"on_duplicate": "ignore"}])  # type: ignore[typeddict-unknown-key]
+
+
+# ------------------------------------------------------------------------------------------- what a send returns
+
+
+def test_a_job_without_a_key_is_returned_or_an_error(exclusive_queue):  # B32: the type of this send has no None
+    backup = job(queue="backups", name="backup")(lambda: None)
+
+    first = backup.send()
+    with pytest.raises(DuplicateJob, match="the policy of the queue allows no further job now"):
+        backup.send()
+    with pytest.raises(DuplicateJob):
+        async_to_sync(backup.asend)()
+
+    assert backup.using(on_duplicate="ignore").send() is None
+    assert backup.using(on_duplicate="return").send() == first
+    assert services.send("backups") is None
+
+
+def test_a_job_with_a_key_or_a_window_may_be_refused(queue):  # B32 B39
+    remind = job(queue="work", name="remind")(lambda: None)
+
+    for sender in (remind.using(singleton_key="a"), remind.using(throttle_seconds=10**6)):
+        assert sender.send() is not None
+        assert sender.send() is None
+
+
+def test_without_parentheses_the_queue_is_the_default():
+    @job
+    def bare(n: int) -> int:
+        return n
+
+    @job()
+    def empty() -> None: ...
+
+    services.create_queue("default")
+
+    assert (bare.queue, empty.queue) == ("default", "default")
+    assert bare.send(3).data == {"n": 3}
+    assert bare(4) == 4
+
+
+def test_a_queue_in_the_place_of_the_function_is_explained():
+    with pytest.raises(ImproperlyConfigured, match=r"@job\(queue='mails'\)"):
+        job("mails")  # type: ignore[call-overload]
+
+
+# ------------------------------------------------------------------------------------------------------- methods
+
+
+def in_class(decorate: Any) -> None:
+    class Shop:
+        @decorate
+        def ship(self, order: int) -> None: ...
+
+
+def static_below(decorate: Any) -> None:
+    class Shop:
+        @decorate
+        @staticmethod
+        def ship(order: int) -> None: ...
+
+
+def static_above(decorate: Any) -> None:
+    class Shop:
+        @staticmethod
+        @decorate
+        def ship(order: int) -> None: ...
+
+
+def class_below(decorate: Any) -> None:
+    class Shop:
+        @decorate
+        @classmethod
+        def ship(cls, order: int) -> None: ...
+
+
+def class_above(decorate: Any) -> None:
+    class Shop:
+        @classmethod
+        @decorate
+        def ship(cls, order: int) -> None: ...
+
+
+def nested(decorate: Any) -> None:
+    class Shop:
+        class Inner:
+            @decorate
+            async def ship(self) -> None: ...
+
+
+@pytest.mark.parametrize("decorate", (job, job(), job(queue="orders", name="ship", unpack=False)))
+@pytest.mark.parametrize("declare", (in_class, static_below, static_above, class_below, class_above, nested))
+def test_a_method_is_refused_when_it_is_declared(declare, decorate):
+    with pytest.raises(ImproperlyConfigured, match=r"ship\(\) is a \w+ of the class (Shop|Inner)"):
+        declare(decorate)
+
+    assert handlers.all_handlers() == []
+
+
+def test_a_function_in_a_method_is_a_handler():
+    class Shop:
+        def declare(self) -> Any:
+            @job(queue="orders")
+            def ship(self: int) -> int:  # a name like any other
+                return self
+
+            return ship
+
+    assert Shop().declare()(5) == 5

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar, Self
 
-from django.db import models
+from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models import F, Q
 from django.db.models.base import ModelState
 from django.db.models.lookups import LessThanOrEqual
@@ -335,6 +336,18 @@ class Job(models.Model):
         """Read the columns again; the claim with which the job was fetched is kept."""
         _ = self.claim  # built before ``attempt`` is read again
         super().refresh_from_db(*args, **kwargs)
+
+    def result(self, *, timeout: float | timedelta | None = None) -> Any:
+        """Wait until the job has ended, and return its output; like :func:`django_jobqueue.services.wait_for`."""
+        from ..waiting import wait
+
+        return wait(self.pk, self._state.db or DEFAULT_DB_ALIAS, timeout)
+
+    async def aresult(self, *, timeout: float | timedelta | None = None) -> Any:
+        """Like :meth:`result`, for async code."""
+        from ..waiting import wait_async
+
+        return await wait_async(self.pk, self._state.db or DEFAULT_DB_ALIAS, timeout)
 
     @property
     def came_by_group(self) -> bool:

@@ -11,6 +11,7 @@ from asgiref.sync import SyncToAsync, sync_to_async
 from ..claims import Claim
 from ..database_errors import explained
 from ..engine.claims import Bookmark
+from ..send_options import Item
 from .claims import set_visibility, touch
 from .fetch import fetch
 from .finish import (
@@ -48,6 +49,7 @@ from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import asend, send
 from .send_many import Source, asend_many, send_again, send_many
 from .stream import AsyncJobStream, JobStream, astream, close, stream
+from .wait import await_for, wait_for
 from .workers import mark_worker_unresponsive, reset_running, stop_worker
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "Claim",
     "Failure",
     "Finished",
+    "Item",
     "JobStream",
     "Minute",
     "Outcome",
@@ -70,6 +73,7 @@ __all__ = [
     "asend",
     "asend_many",
     "astream",
+    "await_for",
     "begin_operation",
     "blocked_keys",
     "cancel",
@@ -119,6 +123,7 @@ __all__ = [
     "stream",
     "touch",
     "update_queue",
+    "wait_for",
     "warn_backlogs",
     "why",
 ]

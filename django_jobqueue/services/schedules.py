@@ -310,7 +310,7 @@ def _is_paused(schedule: Schedule, using: str) -> bool:
 
 
 def _send(schedule: Schedule, using: str) -> Job | None:
-    return send(
+    job: Job | None = send(
         schedule.queue_id,
         schedule.data,
         name=schedule.handler,
@@ -321,6 +321,7 @@ def _send(schedule: Schedule, using: str) -> Job | None:
         using=using,
         **schedule.job_options(),
     )
+    return job
 
 
 def _record_by_hand(schedule: Schedule, job: Job | None, using: str) -> None:

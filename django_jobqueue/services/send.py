@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -22,9 +22,10 @@ from ..models import Job, Queue
 from ..options import JOB_OPTIONS, check_on_duplicate
 from ..policies import QueuePolicy
 from ..process_memory import ProcessMemory
+from ..send_options import JobOptions, OnDuplicate, Refusing, SendOptions, Sure
 from ..states import OCCUPIED, JobState
 
-OnDuplicate = Literal["return", "ignore"] | None
+TRIES = 10  # sends of a job whose place is taken and free again by turns
 
 # The columns that send() returns from the database. It knows the others, or they have their defaults, or they are
 # loaded when they are read.
@@ -64,6 +65,12 @@ _FRESH: dict[str, Any] = {
 }
 
 
+@overload
+def send(
+    queue: str, data: Any = None, *, on_duplicate: Refusing = None, **options: Unpack[SendOptions]
+) -> Job | None: ...
+@overload
+def send(queue: str, data: Any = None, *, on_duplicate: Sure, **options: Unpack[SendOptions]) -> Job: ...
 def send(
     queue: str,
     data: Any = None,
@@ -79,7 +86,7 @@ def send(
     throttle_seconds: int | None = None,
     on_duplicate: OnDuplicate = None,
     using: str | None = None,
-    **options: Any,
+    **options: Unpack[JobOptions],
 ) -> Job | None:
     """Store a job in the caller's transaction, and return it.
 
@@ -115,8 +122,10 @@ def send(
     if on_duplicate is None:
         _explain_refusal(queue, job, using)
         return None
-    policy = check_target(queue, [job], using)
-    return in_the_way(policy, job, using) if on_duplicate == "return" else None
+    stored_queue = check_target(queue, [job], using)
+    if on_duplicate == "ignore":
+        return None
+    return _existing_or_sent(stored_queue, job, using)
 
 
 def check_options(given: Mapping[str, Any], *, singleton_key: Any = None, group_key: Any = None) -> None:
@@ -251,6 +260,17 @@ def _known(queue: str, job: Checked) -> dict[str, Any]:
     }
 
 
+def _existing_or_sent(queue: Queue, job: Checked, using: str) -> Job:
+    """The job that refused this one, or this one if the other has ended meanwhile."""
+    for _ in range(TRIES):
+        if (other := in_the_way(queue, job, using)) is not None:
+            return other
+        if (stored := _store(queue.name, job, using)) is not None:
+            announcements.sent(using, queue.name, [stored.pk])
+            return stored
+    raise DuplicateJob(queue.name, ["its place is taken by a job that this transaction does not see"])
+
+
 def _explain_refusal(queue: str, job: Checked, using: str) -> None:
     """Raise the reason why no job was stored, unless it is only that the policy's slot is taken."""
     check_target(queue, [job], using)
@@ -273,4 +293,15 @@ def in_the_way(queue: Queue, job: Checked, using: str) -> Job | None:
     return lane.in_state(*OCCUPIED).first()
 
 
-asend = sync_to_async(send)
+if TYPE_CHECKING:
+
+    @overload
+    async def asend(
+        queue: str, data: Any = None, *, on_duplicate: Refusing = None, **options: Unpack[SendOptions]
+    ) -> Job | None: ...
+    @overload
+    async def asend(queue: str, data: Any = None, *, on_duplicate: Sure, **options: Unpack[SendOptions]) -> Job: ...
+    async def asend(queue: str, data: Any = None, **options: Any) -> Any: ...
+
+else:
+    asend = sync_to_async(send)

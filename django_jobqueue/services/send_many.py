@@ -24,23 +24,24 @@ from ..exceptions import DuplicateJob
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS, check_on_duplicate
 from ..policies import LANED, ORDERED, QueuePolicy
+from ..send_options import Item, OnDuplicate
 from ..states import Hold
-from .send import OnDuplicate, check_target, in_the_way
+from .send import check_target, in_the_way
 
 
 def send_many(
     queue: str,
-    items: Iterable[Mapping[str, Any]],
+    items: Iterable[Item],
     *,
     on_duplicate: OnDuplicate = None,
     using: str | None = None,
 ) -> list[UUID | None]:
     """Store many jobs at once, all or none, and return their ids in the order of the items.
 
-    Each item is a dict with the parameters of :func:`send`. Raises the exceptions of :func:`send`, with a message that
-    names every bad item, and ``DuplicateJob`` if the queue's policy refuses a job. With ``on_duplicate="ignore"`` the
-    jobs that are refused are left out, and the result holds ``None`` in their places; with ``"return"`` it holds the
-    ids of the jobs that refused them.
+    Each item is a dict with ``data`` and the options of :func:`send`; its type is :class:`Item`. Raises the exceptions
+    of :func:`send`, with a message that names every bad item, and ``DuplicateJob`` if the queue's policy refuses a job.
+    With ``on_duplicate="ignore"`` the jobs that are refused are left out, and the result holds ``None`` in their
+    places; with ``"return"`` it holds the ids of the jobs that refused them.
     """
     if on_duplicate is not None:
         check_on_duplicate(on_duplicate)

@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f".{_PLACES.get(name, 'api')}", __name__), name)
 
 
-def find(name: str) -> handlers.Handler[..., Any] | None:
+def find(name: str) -> handlers.Handler[..., Any, Any] | None:
     """The handler of a job whose name is the path of a task that is not yet imported."""
     if not is_available():
         return None

@@ -14,12 +14,13 @@ from django.utils import timezone
 
 from .. import services
 from ..exceptions import DuplicateJob, InvalidOption, JobNotFound, JobQueueError
+from ..key_functions import KEYS
 from ..models import Job
 from ..services.inspect.jobs import job_database
 from ..services.send import check_options
 from ..text import check_queue_name
 from .api import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultDoesNotExist, normalize_json, task_enqueued
-from .declaring import Call, JobQueueTask, options_of
+from .declaring import Call, JobQueueTask, key_functions, options_of
 from .results import data_of, result_of
 
 OPTIONS = ("database",)
@@ -44,9 +45,10 @@ class JobQueueBackend(BaseTaskBackend):
 
         super().validate_task(task)
         options = options_of(task)
-        keys = {name: key for name in ("singleton_key", "group_key") if not callable(key := options.pop(name, None))}
         try:
-            check_options(options, **keys)
+            fixed = {name: key for name in KEYS if not callable(key := options.pop(name, None))}
+            check_options(options, **fixed)
+            key_functions(task)
         except JobQueueError as error:
             raise InvalidTask(str(error)) from error
         remember(task, self)
@@ -71,8 +73,8 @@ class JobQueueBackend(BaseTaskBackend):
 
     def _existing_result(self, task: Task[..., Any], data: Any, item: dict[str, Any]) -> TaskResult[Any]:
         job = services.send(task.queue_name, data, using=self.using, on_duplicate="return", **item)
-        found = None if job is None else self._task_of(job)
-        if job is None or found is None:
+        found = self._task_of(job)
+        if found is None:
             raise DuplicateJob(task.queue_name, ["its place in the queue is taken"])
         return result_of(services.get_job(job.pk, using=self.using), found, self.alias)
 
@@ -90,12 +92,11 @@ class JobQueueBackend(BaseTaskBackend):
     async def aenqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[TaskResult[Any]]:
         return await sync_to_async(self.enqueue_many)(task, calls)
 
-    def _item(self, task: Task[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    def _item(self, task: Task[..., Any], args: Any, kwargs: Any) -> Any:
         """The item for ``send_many`` that stands for a call."""
         options = options_of(task)
-        for name in ("singleton_key", "group_key"):
-            if callable(options.get(name)):
-                options[name] = options[name](*args, **kwargs)
+        for name, key in key_functions(task).items():
+            options[name] = key.of_call(args, kwargs)
         if task.run_after is not None:
             options["start_after"] = _aware(task.run_after)
         data = data_of(normalize_json(args), normalize_json(kwargs))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from ..key_functions import KEYS, KeyFunction
+from ..send_options import JobOptions, Key, Seconds, closest
 from .api import Task, TaskResult
 
 if TYPE_CHECKING:
@@ -21,8 +24,16 @@ class Unset(Enum):
 
 
 UNSET: Literal[Unset.UNSET] = Unset.UNSET
-Key = str | Callable[..., str] | None
 Call = Mapping[str, Any] | Sequence[Any]
+
+
+class TaskOptions(JobOptions, total=False):
+    """The options of tasks that only ``JobQueueTask`` has."""
+
+    singleton_key: Key
+    group_key: Key
+    tags: Iterable[str]
+    throttle_seconds: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +48,14 @@ class JobQueueTask(Task):  # type: ignore[type-arg]
     tags: Iterable[str] = ()
     throttle_seconds: int | None = None
     retry_limit: int | Unset | None = UNSET
-    retry_delay: int | Unset = UNSET
+    retry_delay: Seconds | Unset = UNSET
     retry_backoff: bool | Unset = UNSET
-    retry_delay_max: int | Unset | None = UNSET
-    expire_in_seconds: int | Unset = UNSET
-    heartbeat_seconds: int | Unset | None = UNSET
-    retention_seconds: int | Unset = UNSET
-    delete_after_seconds: int | Unset = UNSET
-    delete_failed_after_seconds: int | Unset = UNSET
+    retry_delay_max: Seconds | Unset | None = UNSET
+    expire_in_seconds: Seconds | Unset = UNSET
+    heartbeat_seconds: Seconds | Unset | None = UNSET
+    retention_seconds: Seconds | Unset = UNSET
+    delete_after_seconds: Seconds | Unset = UNSET
+    delete_failed_after_seconds: Seconds | Unset = UNSET
 
     def __post_init__(self) -> None:
         if not isinstance(self.tags, str):
@@ -58,9 +69,12 @@ class JobQueueTask(Task):  # type: ignore[type-arg]
         queue_name: str | None = None,
         run_after: datetime | None = None,
         backend: str | None = None,
-        **options: Any,
+        **options: Unpack[TaskOptions],
     ) -> Self:
         """The same task with other options. Raises ``TypeError`` for an unknown option."""
+        for name in options:
+            if name not in _JOB_OPTIONS:
+                raise TypeError(f"using() has no option {name!r}. {closest(name, (*_OF_USING, *_JOB_OPTIONS))}")
         given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
@@ -79,6 +93,7 @@ class JobQueueTask(Task):  # type: ignore[type-arg]
         return await backend.aenqueue_many(self, calls)
 
 
+_OF_USING = ("priority", "queue_name", "run_after", "backend")
 _OF_EVERY_TASK = {field.name for field in fields(Task)}
 _JOB_OPTIONS = tuple(field.name for field in fields(JobQueueTask) if field.name not in _OF_EVERY_TASK)
 
@@ -87,6 +102,17 @@ def options_of(task: Task[..., Any]) -> dict[str, Any]:
     """The options of a task that were given and that only ``JobQueueTask`` has."""
     given = ((name, getattr(task, name, UNSET)) for name in _JOB_OPTIONS)
     return {name: value for name, value in given if value is not UNSET}
+
+
+def key_functions(task: Task[..., Any]) -> dict[str, KeyFunction]:
+    """The keys of a task that are functions. Raises ``InvalidOption`` if one cannot be called."""
+    functions = {name: key for name in KEYS if callable(key := getattr(task, name, None))}
+    if not functions:
+        return {}
+    signature = inspect.signature(task.func)
+    if task.takes_context:
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return {name: KeyFunction(function, name, signature) for name, function in functions.items()}
 
 
 if TYPE_CHECKING:  # what Django's decorator returns if the backend is JobQueueBackend
@@ -100,6 +126,6 @@ if TYPE_CHECKING:  # what Django's decorator returns if the backend is JobQueueB
         queue_name: str = "default",
         backend: str = "default",
         takes_context: bool = False,
-        **options: Any,
+        **options: Unpack[TaskOptions],
     ) -> Callable[[Callable[..., Any]], JobQueueTask]: ...
     def task(function: Any = None, /, **options: Any) -> Any: ...

@@ -31,7 +31,7 @@ class JobTaskContext(TaskContext):
     job_context: JobContext
 
 
-class TaskHandler(Handler[..., Any]):
+class TaskHandler(Handler[..., Any, Any]):
     """Calls the function of a task with the arguments of a job, and sends Django's signals."""
 
     named_only = True  # jobs of its queue that name no handler do not run in it
@@ -84,7 +84,7 @@ def remember(task: Task[..., Any], backend: JobQueueBackend) -> None:
         handlers.register(TaskHandler(task, backend))
 
 
-def handler_at(path: str) -> Handler[..., Any] | None:
+def handler_at(path: str) -> Handler[..., Any, Any] | None:
     """The handler of a task in a module that is not yet imported."""
     task = task_at(path)
     backend = None if task is None else backend_of(task)

@@ -246,7 +246,7 @@ def perform(handler: Any, data: Any = None, *, attempt: int = 1, **columns: Any)
     return decode(clean_output(output, max_bytes=settings.MAX_OUTPUT_BYTES)[0])
 
 
-def _running(handler: Handler[..., Any], data: Any, attempt: int, columns: Mapping[str, Any]) -> Job:
+def _running(handler: Handler[..., Any, Any], data: Any, attempt: int, columns: Mapping[str, Any]) -> Job:
     """An active job that is not stored."""
     now = timezone.now()
     values: dict[str, Any] = {field.attname: None for field in Job._meta.concrete_fields}
@@ -264,7 +264,7 @@ def _running(handler: Handler[..., Any], data: Any, attempt: int, columns: Mappi
     return Job.from_row(database(None), list(values), list(values.values()))
 
 
-def _handler(target: Any) -> Handler[..., Any]:
+def _handler(target: Any) -> Handler[..., Any, Any]:
     if isinstance(target, Handler):
         return target
     path = getattr(target, "module_path", None)  # of a task

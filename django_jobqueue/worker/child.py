@@ -59,7 +59,7 @@ class Child:
         slots: Slots,
         *,
         settings: Settings | None = None,
-        handler: Handler[..., Any] | None = None,  # runs all jobs, even those that name another handler
+        handler: Handler[..., Any, Any] | None = None,  # runs all jobs, even those that name another handler
     ) -> None:
         self.identity, self.options, self.slots = identity, options, slots
         self.settings = settings = settings or get_settings()

@@ -39,12 +39,12 @@ class Dispatcher:
         executor: Executor,
         pace: HandlerPace,
         settings: Settings,
-        handler: Handler[..., Any] | None,
+        handler: Handler[..., Any, Any] | None,
     ) -> None:
         self.handler = handler  # runs all jobs, even those that name another handler
         self._claims, self._executor, self._pace = claims, executor, pace
         self._suspicious = max(1, settings.CRASH_LIMIT - 1)  # a job with so many crashes runs alone
-        self._handlers: dict[tuple[str, str], Handler[..., Any]] = {}  # by queue and name
+        self._handlers: dict[tuple[str, str], Handler[..., Any, Any]] = {}  # by queue and name
         self._waits_since: tuple[int, float] | None = None  # the number of handlers begun until then, and that moment
 
     def begin(self, jobs: Iterable[Job]) -> None:
@@ -141,7 +141,7 @@ class Dispatcher:
             self._executor.begin([(job, handler)], 1)
         return True
 
-    def _find(self, job: Job) -> Handler[..., Any] | None:
+    def _find(self, job: Job) -> Handler[..., Any, Any] | None:
         """The handler of a job. A job without a handler fails for good."""
         handler = self.handler or handlers.find(job.queue_id, job.name)
         if handler is not None:

@@ -22,7 +22,7 @@ from .outcomes import SWALLOWED, Completed, Ending, Late, NotBegun, Stopped, con
 if TYPE_CHECKING:
     from .executor import Executor
 
-Item = tuple[Job, Handler[..., Any]]
+Item = tuple[Job, Handler[..., Any, Any]]
 
 
 class EventLoop(threading.Thread):
@@ -98,7 +98,7 @@ class EventLoop(threading.Thread):
         elif behind:
             self.executor.results.extend((rest, NotBegun(), 0.0) for rest, _ in behind)
 
-    async def _work_on(self, job: Job, handler: Handler[..., Any], slot: int) -> None:
+    async def _work_on(self, job: Job, handler: Handler[..., Any, Any], slot: int) -> None:
         executor = self.executor
         began = time.monotonic()
         executor.slots.enter(slot, job.id.bytes, job.held_number or 0, job.deadline)
@@ -123,7 +123,7 @@ class EventLoop(threading.Thread):
         self._continue_group(job, ending)
         self.executor.wake.set()
 
-    async def _run(self, job: Job, handler: Handler[..., Any]) -> Ending:
+    async def _run(self, job: Job, handler: Handler[..., Any, Any]) -> Ending:
         executor = self.executor
         context = executor.context_of(handler, job)
         try:

@@ -199,7 +199,7 @@ class Executor:
 
     # ------------------------------------------------------------------------------------------ around one handler
 
-    def context_of(self, handler: Handler[..., Any], job: Job) -> JobContext | None:
+    def context_of(self, handler: Handler[..., Any, Any], job: Job) -> JobContext | None:
         if not handler.takes_context:
             return None
         context = _Context(job, self)
@@ -246,7 +246,7 @@ class _Thread(threading.Thread):
             self.executor.slots.leave(self.slot)  # also when the rest was withdrawn
         environment.close()
 
-    def _run_one(self, job: Job, handler: Handler[..., Any], environment: ThreadEnvironment) -> Ending:
+    def _run_one(self, job: Job, handler: Handler[..., Any, Any], environment: ThreadEnvironment) -> Ending:
         executor = self.executor
         began = self.began_at = time.monotonic()
         if began > job.begin_by:
@@ -304,7 +304,7 @@ class _Thread(threading.Thread):
             except JobExpired:
                 continue
 
-    def _work_on(self, job: Job, handler: Handler[..., Any], environment: ThreadEnvironment) -> Ending:
+    def _work_on(self, job: Job, handler: Handler[..., Any, Any], environment: ThreadEnvironment) -> Ending:
         executor = self.executor
         if job_started.receivers:
             job_started.send_robust(sender=Job, job=job)
@@ -331,7 +331,7 @@ class RunContext(Protocol):
     using: str
 
 
-def run_plain(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: RunContext) -> Ending:
+def run_plain(handler: Handler[..., Any, Any], job: Job, context: JobContext | None, executor: RunContext) -> Ending:
     if executor.around is None:
         return Completed(_call(handler, job, context))
     with executor.around(job):
@@ -339,7 +339,7 @@ def run_plain(handler: Handler[..., Any], job: Job, context: JobContext | None, 
     return SWALLOWED
 
 
-def run_atomic(handler: Handler[..., Any], job: Job, context: JobContext | None, executor: RunContext) -> Ending:
+def run_atomic(handler: Handler[..., Any, Any], job: Job, context: JobContext | None, executor: RunContext) -> Ending:
     """The work of the handler and its completion in a single transaction: both happen, or neither."""
     try:
         with executor.around(job) if executor.around else nullcontext(), transaction.atomic(using=executor.using):
@@ -353,7 +353,7 @@ def run_atomic(handler: Handler[..., Any], job: Job, context: JobContext | None,
     return SWALLOWED
 
 
-def _call(handler: Handler[..., Any], job: Job, context: JobContext | None) -> Any:
+def _call(handler: Handler[..., Any, Any], job: Job, context: JobContext | None) -> Any:
     try:
         output = handler.call(job, context)
     finally:

@@ -58,7 +58,7 @@ class Inline:
         send_finished(job, ending, time.monotonic() - began, failure)
         return Attempt(job, ending, failure)
 
-    def _run(self, handler: Handler[..., object], job: Job) -> Ending:
+    def _run(self, handler: Handler[..., object, object], job: Job) -> Ending:
         context = _Context(job) if handler.takes_context else None
         run = run_atomic if handler.atomic else self._run_async if handler.is_async else run_plain
         with self._keep_transaction_usable():
@@ -83,7 +83,9 @@ class Inline:
             if raw is not None and raw.info.transaction_status == TransactionStatus.INERROR:
                 transaction.set_rollback(True, using=self.using)
 
-    def _run_async(self, handler: Handler[..., object], job: Job, context: JobContext | None, runs: Inline) -> Ending:
+    def _run_async(
+        self, handler: Handler[..., object, object], job: Job, context: JobContext | None, runs: Inline
+    ) -> Ending:
         async def run() -> Ending:
             try:
                 with runs.around(job) if runs.around else nullcontext():
@@ -95,7 +97,7 @@ class Inline:
         return async_to_sync(run)()
 
 
-async def awaited(handler: Handler[..., object], job: Job, context: JobContext | None) -> object:
+async def awaited(handler: Handler[..., object, object], job: Job, context: JobContext | None) -> object:
     """The output of an asynchronous handler."""
     output = handler.call(job, context)
     return await output if inspect.isawaitable(output) else output

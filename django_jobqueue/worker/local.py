@@ -77,14 +77,16 @@ def work(
     return LocalWorker(options, chosen, overrides).start()
 
 
-def _as_handler(function: Callable[..., Any], queue: str) -> Handler[..., Any]:
+def _as_handler(function: Callable[..., Any], queue: str) -> Handler[..., Any, Any]:
     return Handler(function, queue=queue, name=f"{function.__module__}.{function.__qualname__}")
 
 
 class LocalWorker:
     """A child and its housekeeping in threads of the calling process."""
 
-    def __init__(self, options: WorkerOptions, handler: Handler[..., Any] | None, overrides: dict[str, Any]) -> None:
+    def __init__(
+        self, options: WorkerOptions, handler: Handler[..., Any, Any] | None, overrides: dict[str, Any]
+    ) -> None:
         settings = replace(get_settings(), **overrides)
         self.name, self.incarnation = options.name, uuid7()
         slots = Slots(options.concurrency + settings.ASYNC_CONCURRENCY)

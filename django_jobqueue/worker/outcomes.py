@@ -66,7 +66,7 @@ def continues_group(ending: Ending) -> bool:
     return isinstance(ending, Completed | Stopped) or ending == Recorded()
 
 
-def ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
+def ending_for_error(handler: Handler[..., Any, Any], job: Job, error: BaseException) -> Ending:
     """What an exception of a handler means for its job."""
     try:
         ending = _ending_for_error(handler, job, error.with_traceback(without_our_frames(error.__traceback__)))
@@ -98,7 +98,7 @@ _SERVER_GONE = {
 }
 
 
-def _ending_for_error(handler: Handler[..., Any], job: Job, error: BaseException) -> Ending:
+def _ending_for_error(handler: Handler[..., Any, Any], job: Job, error: BaseException) -> Ending:
     if isinstance(error, JobExpired):
         return expired(job)
     if isinstance(error, RetryLater):

@@ -52,7 +52,7 @@ def send_email(context: JobContext, to: str, text: str) -> dict[str, str]:
     return {"sent": text, "to": to}
 
 
-@job(queue="stock-report", name="stock_report")
+@job(queue="stock-report", name="stock_report", on_duplicate="ignore")
 def stock_report() -> dict[str, int]:
     """Count the orders of each item. A schedule sends this job every night."""
     counted = Order.objects.order_by("item").values_list("item").annotate(number=Count("pk"))

@@ -45,7 +45,7 @@ def buy(request: HttpRequest) -> HttpResponse:
 def export(request: HttpRequest) -> HttpResponse:
     with transaction.atomic():
         job = export_orders.send(rows=100)
-    return JsonResponse({"id": str(job.pk) if job else None})
+    return JsonResponse({"id": str(job.pk)})
 
 
 def progress(request: HttpRequest, id: UUID) -> HttpResponse:

@@ -33,7 +33,7 @@ def fill(queue: str, name: str, start: int, stop: int, keys: int) -> None:
     services.pause(queue)
     _execute("TRUNCATE jobqueue_job, bench_effect")
     for first in range(start, stop, BATCH):
-        items = [
+        items: list[services.Item] = [
             {"data": {"n": n, "text": TEXT}, "name": name, "singleton_key": f"key{n % keys}" if keys else None}
             for n in range(first, min(first + BATCH, stop))
         ]

@@ -125,7 +125,7 @@ def _run(scene: Scene) -> tuple[float, float]:
 
     if scene.fresh:
         tags = scene.tags
-        items = [
+        items: list[services.Item] = [
             {"data": DATA, "singleton_key": f"free{i}" if scene.queue == "ordered" else None, "tags": tags}
             for i in range(BATCH)
         ]

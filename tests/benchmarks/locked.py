@@ -309,7 +309,7 @@ def _with_many_in_front(stage: Stage, number: int) -> Lane:
     key = f"many{number}"
     services.pause(QUEUE, using=stage.using)
     first, rest = stage.number(), stage.number()
-    items = [
+    items: list[services.Item] = [
         {"data": {"n": first if place == 0 else rest, "text": TEXT}, "name": stage.scene.free, "singleton_key": key}
         for place in range(MANY)
     ]

@@ -78,7 +78,7 @@ def _bulk(runs: int, dsn: str) -> list[Row]:
 
     def ours() -> float:
         _empty()
-        items = [{"data": DATA} for _ in range(n)]
+        items: list[services.Item] = [{"data": DATA} for _ in range(n)]
         return n / timed(lambda: services.send_many("plain", items, using=BASE))
 
     def copy() -> float:

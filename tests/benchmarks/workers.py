@@ -281,7 +281,9 @@ def _beside_blocked(bench: _Bench) -> list[Row]:
 def _block_keys(using: str) -> None:
     from django_jobqueue import services
 
-    heads = [{"data": {"n": 0, "text": TEXT}, "singleton_key": f"key{i}", "retry_limit": 0} for i in range(KEYS)]
+    heads: list[services.Item] = [
+        {"data": {"n": 0, "text": TEXT}, "singleton_key": f"key{i}", "retry_limit": 0} for i in range(KEYS)
+    ]
     services.send_many("ordered", heads, using=using)
     blocked = 0
     while jobs := services.fetch("ordered", KEYS, using=using):  # which looks at some hundred lanes at once
@@ -347,7 +349,7 @@ def _fill(using: str, queue: str, numbers: Iterable[int], *, keys: int = 0, name
 def _send(using: str, queue: str, jobs: Iterable[tuple[int, str | None]], name: str = "") -> None:
     from django_jobqueue import services
 
-    items = []
+    items: list[services.Item] = []
     for n, key in jobs:
         items.append({"data": {"n": n, "text": TEXT}, "name": name or _NAMES[queue], "singleton_key": key})
         if len(items) == 10_000:

@@ -124,7 +124,7 @@ def _waiting(plan: Plan) -> int:
 
 
 def _send_some(plan: Plan, chance: random.Random, stored: list[tuple[UUID, str, int, float]], few: int) -> None:
-    items: list[dict[str, Any]] = []
+    items: list[Any] = []
     for _ in range(few):
         item: dict[str, Any] = {"singleton_key": f"key-{chance.randrange(plan.keys)}", "retry_limit": plan.retry_limit}
         if chance.random() < plan.delays:

@@ -12,7 +12,7 @@ from .sessions import scalar
 
 
 def sent(queue: Queue, key: str = "a", **options: Any) -> Job:
-    job = services.send(queue.name, singleton_key=key, **options)
+    job: Job | None = services.send(queue.name, singleton_key=key, **options)
     assert job is not None
     return job
 

@@ -25,7 +25,7 @@ PATIENCE = 60.0
 
 
 def send_groups(queue: Queue, groups: int, size: int) -> None:
-    items = [{"data": n, "group_key": f"g{g}"} for n in range(size) for g in range(groups)]
+    items: list[services.Item] = [{"data": n, "group_key": f"g{g}"} for n in range(size) for g in range(groups)]
     services.send_many(queue.name, items)
 
 

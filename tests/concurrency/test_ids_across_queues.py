@@ -33,7 +33,8 @@ def queues(request: pytest.FixtureRequest, queue: Queue, fifo_queue: Queue) -> t
 
 
 def send(queue: Queue, id: UUID, **options: Any) -> Job | None:
-    return services.send(queue.name, {"queue": queue.name}, id=id, singleton_key=str(id), **options)
+    job: Job | None = services.send(queue.name, {"queue": queue.name}, id=id, singleton_key=str(id), **options)
+    return job
 
 
 def send_batch(queue: Queue, *ids: UUID, **options: Any) -> list[UUID | None]:

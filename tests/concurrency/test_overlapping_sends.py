@@ -162,7 +162,7 @@ def test_of_fifty_sends_of_one_slot_one_is_stored(request, name, race):  # R079 
 
 @pytest.mark.parametrize("on_duplicate", (None, "return"))
 def test_of_fifty_batches_with_one_slot_one_is_stored(queue, race, on_duplicate):  # B32 G10
-    items = [{"singleton_key": "a"}, {"singleton_key": "b"}]
+    items: list[services.Item] = [{"singleton_key": "a"}, {"singleton_key": "b"}]
 
     def send() -> Any:
         return services.send_many(queue.name, items, on_duplicate=on_duplicate)
@@ -244,7 +244,7 @@ def test_batches_with_reversed_ids_deadlock_for_no_caller(fifo_queue, race):  # 
     def send_batches() -> None:
         scalar("SELECT set_config('deadlock_timeout', '20ms', false)")
         for batch in batches:
-            items = [{"id": id, "singleton_key": "a"} for id in random.sample(batch, len(batch))]
+            items: list[services.Item] = [{"id": id, "singleton_key": "a"} for id in random.sample(batch, len(batch))]
             start.wait()
             services.send_many(fifo_queue.name, items, on_duplicate="ignore")
 

@@ -37,7 +37,7 @@ SETTINGS = {"CRASH_LIMIT": 1000}
 
 
 def send_all(plan: Plan) -> None:
-    items = [
+    items: list[services.Item] = [
         {"name": "lane-work", "data": {"seconds": plan.seconds}, "singleton_key": f"key {n % plan.keys}",
          "retry_limit": None}
         for n in range(plan.jobs)

@@ -79,7 +79,7 @@ def send(name: str, data: Any = None, *, queue: str = FAULTS, **options: Any) ->
     """A job for the handler of this name in the app."""
     if queue == LANES:
         options.setdefault("singleton_key", "key")
-    job = services.send(queue, data, name=name, **options)
+    job: Job | None = services.send(queue, data, name=name, **options)
     assert job is not None
     return job
 

@@ -147,7 +147,7 @@ class Laboratory:
     def send(self, queue: str, keys: int, each: int, *, seconds: float = 0.0, prefix: str = "k") -> None:
         """Send ``each`` jobs with each of ``keys`` keys, numbered in their order."""
         names = {"orders": "step", "ledger": "book", "work": "plain"}
-        items = []
+        items: list[Any] = []
         for n in range(each):
             for key in range(keys):
                 item = {"name": names[queue], "data": {"n": n, "seconds": seconds}, "singleton_key": f"{prefix}{key}"}

@@ -115,7 +115,7 @@ def test_overlapping_bulk_sends_never_tell_their_callers_of_a_deadlock(lab: Labo
         try:
             while time.monotonic() < stop:
                 keys = chance.sample(range(30), 20)
-                items = [{"data": None, "singleton_key": f"s{key}"} for key in keys]
+                items: list[services.Item] = [{"data": None, "singleton_key": f"s{key}"} for key in keys]
                 services.send_many("slots", items, on_duplicate="ignore", using=ALIAS)
                 if chance.random() < 0.1:
                     services.purge("slots", using=ALIAS)

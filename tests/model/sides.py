@@ -63,7 +63,7 @@ sendings = st.builds(
 )
 
 
-def sent_as(item: Sending) -> dict[str, Any]:
+def sent_as(item: Sending) -> Any:
     """The names and seconds of ``send()``."""
     return {
         "id": item.id,

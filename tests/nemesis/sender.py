@@ -81,7 +81,7 @@ class Sender:
             item["expire_in_seconds"] = EXPIRES_AFTER
         return item
 
-    def store(self, variant: Variant, items: list[dict[str, Any]]) -> set[Any]:
+    def store(self, variant: Variant, items: list[Any]) -> set[Any]:
         """The ids of those that the queue's policy did not refuse."""
         from django_jobqueue import services
 

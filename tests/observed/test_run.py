@@ -77,7 +77,7 @@ def scrape(port: int) -> str:
 
 def send(name: str, **options: Any) -> Job:
     queue = "observed-lanes" if options else "observed"
-    job = services.send(queue, name=f"tests.observed.app.jobs.{name}", **options)
+    job: Job | None = services.send(queue, name=f"tests.observed.app.jobs.{name}", **options)
     assert job is not None
     return job
 

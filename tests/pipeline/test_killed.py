@@ -40,7 +40,7 @@ class Load:
         number = 0
         while not self.over.wait(0.3):
             number += 1
-            items = [{"singleton_key": str(n % 7), "data": number} for n in range(10)]
+            items: list[services.Item] = [{"singleton_key": str(n % 7), "data": number} for n in range(10)]
             ids = services.send_many("orders", items) + services.send_many("work", [{"data": n} for n in range(10)])
             self.sent += [id for id in ids if id is not None]
 

@@ -21,7 +21,7 @@ _numbers = count(1)
 
 def sent(queue: Queue | str, data: Any = None, **options: Any) -> Job:
     """A job that was sent; the test means it to be stored."""
-    job = services.send(str(queue), data, **options)
+    job: Job | None = services.send(str(queue), data, **options)
     assert job is not None
     return job
 

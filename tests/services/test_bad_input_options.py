@@ -50,7 +50,7 @@ def send_with(option: str) -> Callable[[Any], object]:
 
 
 def send_many_with(option: str) -> Callable[[Any], object]:
-    return lambda value: services.send_many("work", [{}, {option: value}])
+    return lambda value: services.send_many("work", [{}, {option: value}])  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("option", OF_A_JOB)

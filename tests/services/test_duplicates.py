@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -134,7 +133,7 @@ def test_return_gives_the_job_that_fills_the_window(queue):  # B32 B39
 def test_many_with_a_taken_slot_raises_and_names_every_item(queue):  # B15 B32 R199
     sent(queue, singleton_key="a")
     sent(queue, singleton_key="b")
-    items = [{"singleton_key": "a"}, {"singleton_key": "free"}, {"singleton_key": "b"}]
+    items: list[services.Item] = [{"singleton_key": "a"}, {"singleton_key": "free"}, {"singleton_key": "b"}]
 
     with refused(DuplicateJob) as caught:
         services.send_many(queue.name, items)
@@ -197,7 +196,7 @@ def test_many_within_a_throttled_window_raises(queue):  # B32 B39
 
 def test_a_dropped_first_job_of_a_key_does_not_strand_the_next(fifo_queue):  # B32 R001
     taken = sent(fifo_queue, singleton_key="other")
-    items: list[dict[str, Any]] = [{"id": taken.pk, "singleton_key": "k"}, {"singleton_key": "k"}]
+    items: list[services.Item] = [{"id": taken.pk, "singleton_key": "k"}, {"singleton_key": "k"}]
 
     found = services.send_many(fifo_queue.name, items, on_duplicate="ignore")
 

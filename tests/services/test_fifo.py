@@ -126,7 +126,7 @@ def test_priority_inside_a_key_is_ignored_and_ranks_keys(fifo_queue):  # B6 B24
 
 
 def test_a_batch_is_in_the_order_of_its_items(fifo_queue):  # R085
-    items = [{"singleton_key": key, "data": number} for number, key in enumerate("abab")]
+    items: list[services.Item] = [{"singleton_key": key, "data": number} for number, key in enumerate("abab")]
     services.send_many(fifo_queue.name, items)
 
     first = fetched(fifo_queue)

@@ -225,7 +225,7 @@ def test_a_job_inherits_every_option_of_its_queue():  # R122
 
 def test_a_job_overrides_any_option_of_its_queue():  # R108 R122 R344
     services.create_queue("q", **CHANGED)
-    other: dict[str, Any] = dict.fromkeys(CHANGED, 11) | {"retry_backoff": False}
+    other: Any = dict.fromkeys(CHANGED, 11) | {"retry_backoff": False}
 
     one = sent("q", **other)
     (many,) = services.send_many("q", [other])

@@ -24,7 +24,7 @@ def test_no_items_are_no_jobs(queue):  # R195
 
 def test_ids_come_back_in_the_order_of_the_items(queue):  # R196
     given = [uuid4() for _ in range(5)]
-    items: list[dict[str, Any]] = [{"id": given[0]}, {}, {"id": str(given[2])}, {}, {"id": given[4]}]
+    items: list[services.Item] = [{"id": given[0]}, {}, {"id": str(given[2])}, {}, {"id": given[4]}]
 
     ids = services.send_many(queue.name, items)
 
@@ -34,7 +34,9 @@ def test_ids_come_back_in_the_order_of_the_items(queue):  # R196
 
 
 def test_all_jobs_wait_with_all_their_fields(queue):  # R197
-    items = [{"data": {"n": n}, "name": f"h{n}", "tags": [f"t{n}"], "priority": n, "group_key": "g"} for n in range(3)]
+    items: list[services.Item] = [
+        {"data": {"n": n}, "name": f"h{n}", "tags": [f"t{n}"], "priority": n, "group_key": "g"} for n in range(3)
+    ]
 
     services.send_many(queue.name, items)
 
@@ -47,9 +49,17 @@ def test_all_jobs_wait_with_all_their_fields(queue):  # R197
 
 
 def test_a_job_sent_among_many_equals_one_sent_alone(queue):  # R197
-    options = {"name": "n", "tags": ["t"], "priority": 3, "retry_limit": None, "heartbeat_seconds": 20, "delay": 3600}
+    options: Any = {
+        "name": "n",
+        "tags": ["t"],
+        "priority": 3,
+        "retry_limit": None,
+        "heartbeat_seconds": 20,
+        "delay": 3600,
+    }
     sent(queue, {"a": 1}, **options)
-    services.send_many(queue.name, [{"data": {"a": 1}, **options}])
+    items: Any = [{"data": {"a": 1}, **options}]
+    services.send_many(queue.name, items)
 
     own = {"id", "seq", "position", "created_at", "start_after", "first_start_after", "sent_xid"}
     columns = [field.attname for field in Job._meta.concrete_fields if field.attname not in own]

@@ -116,7 +116,7 @@ def test_many_jobs_are_sent_with_their_own_options(queue):  # R325 R347
 
 
 def test_many_jobs_are_inserted_efficiently(queue, django_assert_max_num_queries):  # R325 R347
-    items = [{"data": {"n": number}} for number in range(5_000)]
+    items: list[services.Item] = [{"data": {"n": number}} for number in range(5_000)]
 
     with django_assert_max_num_queries(5):
         services.send_many(queue.name, items)

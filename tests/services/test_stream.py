@@ -566,7 +566,7 @@ def test_a_batch_wakes_each_stream_once_whatever_its_tags(queue):  # R146 R148 R
     QueueFactory(name="done")
     with subscribed("default", woken):
         assert ready.wait(PATIENCE)
-        items = [{"tags": tags} for tags in (["a"], ["b"], ["a", "b"], ["a"], [])]
+        items: list[services.Item] = [{"tags": tags} for tags in (["a"], ["b"], ["a", "b"], ["a"], [])]
         services.send_many(queue.name, items)
         services.send("done")
         assert done.wait(PATIENCE)

@@ -79,7 +79,7 @@ def test_jobs_of_another_queue_are_not_taken(any_queue):  # R138
 
 @pytest.mark.parametrize("others", (0, 300))
 def test_of_jobs_with_its_tags_a_worker_takes_the_highest_priority(any_queue, others):  # R138 B6
-    blue = [{"tags": ["blue"], "singleton_key": f"b{n}", "priority": 9} for n in range(others)]
+    blue: list[services.Item] = [{"tags": ["blue"], "singleton_key": f"b{n}", "priority": 9} for n in range(others)]
     services.send_many(any_queue.name, blue)
     sent(any_queue, tags=["red"], singleton_key="low")
     high = sent(any_queue, tags=["red"], singleton_key="high", priority=5)

@@ -74,7 +74,7 @@ def test_the_job_in_the_way_can_be_asked_for(queue):  # B32 B39
 
 
 def test_a_batch_keeps_to_the_window_too(queue):  # B39
-    item = {"throttle_seconds": ENDLESS}
+    item: services.Item = {"throttle_seconds": ENDLESS}
 
     stored = services.send_many(queue.name, [item, item, {}], on_duplicate="ignore")
 

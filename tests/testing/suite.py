@@ -100,7 +100,8 @@ class ShopTests(JobQueueTestMixin):
         self.assertEqual([self.state(job) for job in (bad, lost, behind)], ["failed", "failed", "created"])
         self.assertEqual(services.blocked_keys("shop-orders"), ["order 1"])
         with self.assertRaisesRegex(ValueError, "no user -2"):
-            remind.send(user_id=-2) and self.jobqueue.drain(reraise=True)
+            remind.send(user_id=-2)
+            self.jobqueue.drain(reraise=True)
 
     def test_immediate_runs_a_job_before_send_returns(self) -> None:
         with self.jobqueue.mode("immediate"):

@@ -64,7 +64,7 @@ def gate() -> Iterator[Gate]:
 
 
 def sent(queue: Any, data: Any = None, **options: Any) -> Job:
-    job = services.send(str(queue), data, **options)
+    job: Job | None = services.send(str(queue), data, **options)
     assert job is not None
     return job
 

@@ -49,7 +49,9 @@ class Log:
 
 
 def send_groups(queue, groups: int, size: int) -> None:
-    items = [{"data": {"group": f"g{g}", "n": n}, "group_key": f"g{g}"} for n in range(size) for g in range(groups)]
+    items: list[services.Item] = [
+        {"data": {"group": f"g{g}", "n": n}, "group_key": f"g{g}"} for n in range(size) for g in range(groups)
+    ]
     services.send_many(queue.name, items)
 
 

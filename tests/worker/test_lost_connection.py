@@ -63,7 +63,7 @@ def test_errors_that_name_each_other_are_looked_at_once():
 
 
 def test_a_failure_says_when_the_connection_was_lost():
-    handler: Handler[[], None] = Handler(lambda: None, queue="work", name="work")
+    handler: Handler[[], None, object] = Handler(lambda: None, queue="work", name="work")
     began = time.monotonic()
 
     ending = ending_for_error(handler, Job(), errors.AdminShutdown())

@@ -113,8 +113,7 @@ def project(tmp_path: Path) -> Project:
 
 def send(name: str, data: Any = None, queue: str = "talk", **options: Any) -> Job:
     options = {"retry_limit": 1, "retry_delay": 3600, **options}
-    job = services.send(queue, data, name=f"talkshop.jobs.{name}", **options)
-    assert job is not None
+    job: Job = services.send(queue, data, name=f"talkshop.jobs.{name}", **options)
     return job
 
 
@@ -191,9 +190,10 @@ def test_the_last_state_is_drawn_on_a_terminal_and_counts_the_jobs_it_can_take(p
 
 
 def test_many_jobs_are_summed_up_and_failures_still_listed(project):
-    jobs: list[dict[str, Any]] = [{"name": "talkshop.jobs.add", "data": {"a": n, "b": 1}} for n in range(400)]
-    failing = {"name": "talkshop.jobs.ship", "retry_limit": 1, "retry_delay": 3600}
-    services.send_many("talk", [*jobs, *({**failing, "data": {"order": n}} for n in range(60))])
+    jobs: list[services.Item] = [{"name": "talkshop.jobs.add", "data": {"a": n, "b": 1}} for n in range(400)]
+    failing: services.Item = {"name": "talkshop.jobs.ship", "retry_limit": 1, "retry_delay": 3600}
+    jobs += [{**failing, "data": {"order": n}} for n in range(60)]
+    services.send_many("talk", jobs)
 
     log = project().log
 

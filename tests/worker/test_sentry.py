@@ -139,9 +139,7 @@ def test_an_async_handler_is_reported_with_its_own_job(queue, run, told):
     for each in jobs:
         ends(each, JobState.FAILED)
 
-    assert [last(event)["value"] for each in jobs if each for event in told.of(each)] == [
-        f"nothing at {n}" for n in range(5)
-    ]
+    assert [last(event)["value"] for each in jobs for event in told.of(each)] == [f"nothing at {n}" for n in range(5)]
     assert len(told.errors) == 5
 
 
