@@ -79,6 +79,12 @@ class Settings:
     HANDLER_MODULES: Sequence[str] = _setting(
         ("jobs", "tasks"), "Modules of installed apps in which workers look for handlers."
     )
+    HANDLER_GRACE_SECONDS: float = _setting(
+        600.0,
+        "How long a job waits for a worker that has its handler, while no live worker has, before it fails for good.",
+        minimum=0.0,
+        maximum=31_536_000.0,
+    )
     AROUND: str | None = _setting(
         None,
         "Dotted path of a function that takes the job and returns a context manager; every handler runs inside it.",

@@ -71,6 +71,7 @@ def fetch(
     poll_interval: float | timedelta | None = None,
     bookmark: Bookmark | None = None,
     whole: bool = True,
+    skip_names: Iterable[str] = (),
     using: str | None = None,
 ) -> list[Job]:
     """Claim up to ``limit`` fetchable jobs and return them: the highest priority first, then the oldest.
@@ -83,7 +84,9 @@ def fetch(
     ``lease``, jobs that are not finished in this time return to the queue without using up a retry. With ``wait``, the
     call waits up to this long for a job: it looks again when it is notified, and every ``poll_interval`` (default:
     ``POLL_SECONDS``). A ``bookmark`` makes repeated fetches from a busy queue faster. With ``whole=False`` the jobs
-    carry only the columns that are needed to finish them; other columns are loaded when they are read.
+    carry only the columns that are needed to finish them; other columns are loaded when they are read. Jobs whose
+    handler is in ``skip_names`` are left to other workers; on an ordered queue, and in a group, so are those behind
+    them.
 
     Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction that is stricter than
     READ COMMITTED.
@@ -98,7 +101,7 @@ def fetch(
         "number": draw_number(),
     }
     columns = sql.parts.CLAIMED if whole else sql.parts.NEEDED
-    claimer = Claimer(using, queue, tagged, assignment, bookmark, columns)
+    claimer = Claimer(using, queue, tagged, assignment, bookmark, columns, skip_names=list(skip_names))
     order = None if grouping is None else check_grouping(grouping)
     if wait is None:
         return _fetch_now(claimer, order, limit)
@@ -172,6 +175,7 @@ def _fetch_free(claimer: Claimer, known: KnownQueue, limit: int) -> list[Job]:
 def _claim_free(claimer: Claimer, known: KnownQueue, limit: int, beyond: Place | None = None) -> list[Job]:
     queue, leaf = claimer.queue, claimer.leaf
     params = {"queue": queue, "policy": known.policy, "partition": known.partition, "limit": limit}
+    params["skip_names"] = text_array(claimer.skip_names)
     statements: list[Statement] = [(sql.parts.at(leaf, sql.fetch.LOOK_BESIDE), params)]
     if beyond is None:
         due = {"queue": queue, "most": RELEASED_AT_ONCE}
@@ -257,7 +261,7 @@ def _candidates(claimer: Claimer, stretch: Stretch, limit: int, without: Collect
         return _tagged_candidates(claimer, stretch, limit, without)
     priority, position = stretch.place
     params = {"queue": claimer.queue, "priority": priority, "position": position, "limit": limit}
-    params["without"] = text_array(sorted(without))
+    params["without"], params["skip_names"] = text_array(sorted(without)), text_array(claimer.skip_names)
     heads = sql.parts.at(claimer.leaf, stretch.part.value)
     return [Candidate(*row) for row in claimed_rows(claimer.using, heads, params, by_name=True)]
 
@@ -271,6 +275,8 @@ def _tagged_candidates(claimer: Claimer, stretch: Stretch, limit: int, without: 
     waiting = jobs.filter(stretch.part.bounds(stretch.place)).fetchable().in_order()
     if without:
         waiting = waiting.exclude(singleton_key__in=sorted(without))
+    if claimer.skip_names:
+        waiting = waiting.exclude(name__in=claimer.skip_names)
     tagged = waiting.tagged(claimer.tags)
     candidates = []
     if stretch.part is Part.ALL:

@@ -26,6 +26,7 @@ from .dispatch import Dispatcher
 from .executor import Executor
 from .memory import resident_megabytes
 from .messages import ChildOrder
+from .missing_handlers import MissingHandlers
 from .options import WorkerOptions
 from .outage import Outage, Server
 from .pace import HandlerPace
@@ -62,10 +63,18 @@ class Child:
         self.settings = settings = settings or get_settings()
         self.wake = threading.Event()
         self.listener: Listener | None = None
-        self.executor = Executor(options.concurrency, slots, self.wake, identity.using)
+        self.executor = Executor(
+            options.shared_threads,
+            slots,
+            self.wake,
+            identity.using,
+            own=options.own,
+            own_threads=options.own_threads,
+        )
         self.claims = HeldClaims(identity, slots, max_jobs=options.max_jobs)
         self.outage, self.server = Outage(identity.name), Server(identity.using)
         self.verification = Verification(self.claims, self.executor, settings.EXPIRE_GRACE_SECONDS)
+        self.missing = MissingHandlers(self.claims, settings, runs_all=handler is not None)
         pace = HandlerPace()
         self.poller = Poller(
             options,
@@ -73,8 +82,9 @@ class Child:
             self.wake,
             one_handler=handler is not None,
             always_whole=handler is not None or self.executor.around is not None,
+            refreshed=self.missing.refresh,
         )
-        self.dispatcher = Dispatcher(self.claims, self.executor, pace, settings, handler)
+        self.dispatcher = Dispatcher(self.claims, self.executor, pace, settings, handler, self.missing)
         self.capacity = Capacity(self.claims, self.executor, pace, options, settings)
         self.prefetcher = Prefetcher(
             self.claims,
@@ -85,6 +95,7 @@ class Child:
             self.wake,
             begin=self.dispatcher.begin,
             begin_groups=self.dispatcher.begin_groups,
+            skipped_in=self.missing.skipped_in,
         )
         self.recorder = Recorder(
             self.claims,
@@ -96,6 +107,9 @@ class Child:
             begin_late=self.dispatcher.begin_late,
             notify_groups=self.poller.notify_groups,
             needs_whole=self.poller.needs_whole,
+            may_hand_over=self.poller.may_hand_over,
+            skipped=self.missing.skipped,
+            own=options.own,
             restarted_since=self.server.restarted_since,
         )
         self._exit_code = 0  # set when the child must be replaced
@@ -239,6 +253,8 @@ class Child:
             self.recorder.record_all()
             if unbegun:
                 self.prefetcher.give_back(unbegun, "its worker stops")
+            if self.options.drain:
+                self.missing.log_left()
         except DATABASE_ERRORS as error:
             logger.warning(
                 "could not return jobs to the queue: child %s: %s; they are recovered when it has ended",
