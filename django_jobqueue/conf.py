@@ -205,6 +205,11 @@ def task_queues() -> list[str]:
     return sorted({str(name) for options in ours for name in options.get("QUEUES", ())})
 
 
+def declared_queues() -> set[str]:
+    """The queues that the settings declare; ``default`` always exists."""
+    return {"default", *get_settings().QUEUES, *task_queues()}
+
+
 def find_problems(raw: object) -> Iterator[Problem]:
     """What is wrong with ``JOBQUEUE`` itself; the options of its queues and schedules are checked in ``checks.py``."""
     if not isinstance(raw, dict):

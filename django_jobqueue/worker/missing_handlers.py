@@ -154,7 +154,7 @@ class MissingHandlers:
         facts = {"worker": worker, "queue": key[0], "handler": key[1], "seconds": self._grace}
         if self._lacked[key]:
             logger.info(
-                "handler is missing: queue %s: %s Worker %s leaves its jobs to a worker that has it",
+                "handler is missing: queue %s: %s; worker %s leaves its jobs to a worker that has it",
                 key[0],
                 text,
                 worker,
@@ -162,7 +162,7 @@ class MissingHandlers:
             )
         else:
             logger.warning(
-                "handler is missing: queue %s: %s No live worker has it; its jobs wait, and fail after %g s",
+                "handler is missing: queue %s: %s; no live worker has it, its jobs wait and fail after %g s",
                 key[0],
                 text,
                 self._grace,
