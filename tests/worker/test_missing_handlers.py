@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from django_jobqueue import job, services
-from django_jobqueue.claims import draw_number  # noqa: F401
 from django_jobqueue.engine.missing_handlers import announced
 from django_jobqueue.models import Job, Queue, Worker
 from django_jobqueue.states import FailureReason, Hold, JobState
@@ -79,7 +77,11 @@ def test_a_job_is_left_to_a_worker_that_has_its_handler(request, run, name, opti
 
 def test_the_jobs_behind_it_wait_in_their_lane(fifo_queue, run):  # F57 R028
     ran: list[int] = []
-    job(queue=fifo_queue.name, name="here")(ran.append)
+
+    @job(queue=fifo_queue.name, name="here", unpack=False)
+    def here(number: int) -> None:
+        ran.append(number)
+
     other_worker(fifo_queue, "elsewhere")
     first = sent(fifo_queue, 1, name="here", singleton_key="k")
     away = sent(fifo_queue, 2, name="elsewhere", singleton_key="k")
@@ -107,7 +109,7 @@ def test_a_lane_is_not_handed_over_to_a_worker_that_lacks_the_next_handler(fifo_
     met = sent(fifo_queue, name="elsewhere", singleton_key="met")
     until(lambda: is_left(met), "it knows what it lacks")
 
-    with services_paused(fifo_queue):
+    with transaction.atomic():
         first = sent(fifo_queue, name="here", singleton_key="k")
         away = sent(fifo_queue, name="elsewhere", singleton_key="k")
     ends(first)
@@ -115,17 +117,6 @@ def test_a_lane_is_not_handed_over_to_a_worker_that_lacks_the_next_handler(fifo_
     ends(sent(fifo_queue, name="here", singleton_key="m"))
     now = reread(away)
     assert (now.state, now.attempt, now.hold) == (JobState.CREATED, 0, None)
-
-
-class services_paused:
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-
-    def __enter__(self) -> None:
-        services.pause_queue(self.queue.name)
-
-    def __exit__(self, *_: object) -> None:
-        services.resume_queue(self.queue.name)
 
 
 def test_without_such_a_worker_it_waits_and_fails_when_its_time_is_over(fifo_queue, run, grace, caplog):  # F57
@@ -155,17 +146,6 @@ def test_without_such_a_worker_it_waits_and_fails_when_its_time_is_over(fifo_que
     assert worker.stop(20)
 
 
-def test_after_an_operators_retry_its_time_begins_anew(queue, run, grace):
-    grace(0)
-    job(queue=queue.name, name="here")(lambda: None)
-    run(queue.name)
-    gone = sent(queue, name="gone")
-    ends(gone, JobState.FAILED)
-    grace(600)
-    run(queue.name, name="second")
-    rewrite(gone, attempts=[{**entry, "ended": "2020-01-01T00:00:00+00:00"} for entry in reread(gone).attempts])
-
-
 def test_a_worker_that_starts_takes_the_jobs_that_wait_for_its_handler(queue, run, grace):  # F57
     grace(600)
     job(queue=queue.name, name="here")(lambda: None)
@@ -187,15 +167,6 @@ def test_a_worker_that_started_meanwhile_is_not_missed(queue, run, grace):
     job(queue=queue.name, name="here")(lambda: None)
     worker = run(queue.name)
     child = worker._child
-    claimed = threading.Event()
-
-    def start_meanwhile(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        result = execute(sql, params, many, context)
-        if "SET state = u.state" in sql:
-            connection.close()
-            claimed.set()
-        return result
-
     assert worker.stop(20)
     gone = sent(queue, name="gone")
     (mine,) = services.fetch(queue.name, worker=child.identity.name, incarnation=child.identity.incarnation)

@@ -169,12 +169,12 @@ def test_a_queue_that_had_no_jobs_saves_up_no_turns():
         turns.count("b", 1)
 
     got = []
-    for _ in range(6):
+    for _ in range(30):
         name = turns.in_turn()[0]
         got.append(name)
         turns.count(name, 1)
 
-    assert sorted(got) == ["a"] * 4 + ["b"] * 2
+    assert 20 <= got.count("a") <= 22
 
 
 def test_in_strict_order_a_lane_ends_its_turn_for_an_earlier_queue(queue, run):
@@ -198,7 +198,7 @@ def test_in_strict_order_a_lane_ends_its_turn_for_an_earlier_queue(queue, run):
 @pytest.mark.parametrize(
     ("queues", "options", "told"),
     (
-        ({"work": 0}, {}, "at least 1"),
+        ({"work": 0}, {}, "from 1 to 1,000, got 0"),
         ({"work": True}, {}, "work"),
         (["work"], {"queue_order": "random"}, "fair, strict, weighted"),
         ({"work": 4, "more": None}, {"concurrency": 4}, "4 is too few"),

@@ -181,11 +181,7 @@ def _waits_for_handler(job: Job) -> bool:
 
 
 def _why_unhandled(job: Job, using: str) -> str:
-    text = (
-        _no_worker(job, using)
-        or _no_live_handler(job, using)
-        or "It waited for its handler, which a live worker has now."
-    )
+    text = _no_worker(job, using) or _no_live_handler(job, using) or "It waited for its handler; a live worker has it."
     if job.start_after is None:
         return text
     return f"{text} It fails at {_time(job.start_after)}, unless a worker that has the handler starts before."
