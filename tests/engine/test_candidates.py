@@ -14,6 +14,8 @@ from django_jobqueue.models import Job
 from django_jobqueue.partitions import DEFAULT
 from django_jobqueue.services.fetch import Part
 
+NONE_SKIPPED = "AND name <> ALL(NULL::text[])"
+
 
 @pytest.mark.django_db
 def test_the_candidates_of_a_claim_are_those_that_the_orm_composes(queue):
@@ -22,9 +24,8 @@ def test_the_candidates_of_a_claim_are_those_that_the_orm_composes(queue):
         composed = str(jobs.select_for_update(skip_locked=True).values_list("id")[:7].query)
     written = sql.parts.at(DEFAULT, sql.fetch.CLAIM_FRONT) % Values(queue=queue.name, limit=7)
 
-    assert clauses(re.sub(r"AND \(SELECT true FROM jobqueue_queue .*? LIMIT 1\)", "", written, flags=re.S)) == clauses(
-        composed
-    )
+    written = re.sub(r"AND \(SELECT true FROM jobqueue_queue .*? LIMIT 1\)", "", written, flags=re.S)
+    assert clauses(written.replace(NONE_SKIPPED, "")) == clauses(composed)
 
 
 @pytest.mark.django_db
@@ -36,7 +37,8 @@ def test_the_candidates_of_lanes_are_those_that_the_orm_composes(queue, part):
     values = Values(queue=queue.name, limit=7, priority=3, position=40)
     written = sql.parts.at(DEFAULT, part.value) % values
 
-    assert clauses(written.replace("AND singleton_key <> ALL(NULL::text[])", "")) == clauses(composed)
+    written = written.replace("AND singleton_key <> ALL(NULL::text[])", "")
+    assert clauses(written.replace(NONE_SKIPPED, "")) == clauses(composed)
 
 
 class Values(dict[str, Any]):

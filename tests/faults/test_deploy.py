@@ -24,7 +24,7 @@ def send_round(number: int) -> None:
         send(NAMES[(number + place) % 3], queue=LANES, singleton_key=f"key {place}")
 
 
-def test_a_rolling_deploy_blocks_no_key_and_keeps_its_order(start, history):  # F57
+def test_a_rolling_deploy_blocks_no_key_and_keeps_its_order(start, history):  # F57 B41
     old = start(HANDLER_MODULES=OLD)
     send_round(0)
     start(HANDLER_MODULES=NEW)  # until it is there, the jobs of its handler wait
@@ -39,7 +39,7 @@ def test_a_rolling_deploy_blocks_no_key_and_keeps_its_order(start, history):  # 
     assert old.log.count("handler is missing") == 1, "once per name, not per job"
 
 
-def test_a_removed_handler_is_waited_for_and_then_its_jobs_fail(start):  # F57
+def test_a_removed_handler_is_waited_for_and_then_its_jobs_fail(start):  # F57 B41
     new = start("--name", "new", HANDLER_MODULES=NEW, HANDLER_GRACE_SECONDS=1.5)
     job, behind = send("old-work", queue=LANES), send("lane-work", queue=LANES)
 

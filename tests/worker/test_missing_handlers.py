@@ -56,7 +56,7 @@ def grace(settings):
     ),
     ids=("standard", "tagged", "grouped", "without group", "ordered", "singleton"),
 )
-def test_a_job_is_left_to_a_worker_that_has_its_handler(request, run, name, options, grouping):  # F57
+def test_a_job_is_left_to_a_worker_that_has_its_handler(request, run, name, options, grouping):  # F57 B41
     queue: Queue = request.getfixturevalue(name)
     job(queue=queue.name, name="here")(lambda: None)
     other_worker(queue, "elsewhere")
@@ -101,7 +101,7 @@ def test_the_jobs_behind_it_wait_in_their_lane(fifo_queue, run):  # F57 R028
     assert sorted(ran[-2:]) == [3, 5]
 
 
-def test_a_lane_is_not_handed_over_to_a_worker_that_lacks_the_next_handler(fifo_queue, run):  # F57
+def test_a_lane_is_not_handed_over_to_a_worker_that_lacks_the_next_handler(fifo_queue, run):  # F57 B41
     job(queue=fifo_queue.name, name="here")(lambda: None)
     other_worker(fifo_queue, "elsewhere")
     run(fifo_queue.name)
@@ -119,7 +119,7 @@ def test_a_lane_is_not_handed_over_to_a_worker_that_lacks_the_next_handler(fifo_
     assert (now.state, now.attempt, now.hold) == (JobState.CREATED, 0, None)
 
 
-def test_without_such_a_worker_it_waits_and_fails_when_its_time_is_over(fifo_queue, run, grace, caplog):  # F57
+def test_without_such_a_worker_it_waits_and_fails_when_its_time_is_over(fifo_queue, run, grace, caplog):  # F57 B41
     grace(600)
     job(queue=fifo_queue.name, name="here")(lambda: None)
     worker = run(fifo_queue.name)
@@ -146,7 +146,7 @@ def test_without_such_a_worker_it_waits_and_fails_when_its_time_is_over(fifo_que
     assert worker.stop(20)
 
 
-def test_a_worker_that_starts_takes_the_jobs_that_wait_for_its_handler(queue, run, grace):  # F57
+def test_a_worker_that_starts_takes_the_jobs_that_wait_for_its_handler(queue, run, grace):  # F57 B41
     grace(600)
     job(queue=queue.name, name="here")(lambda: None)
     old = run(queue.name)
