@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import ceil
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -26,8 +26,12 @@ from .options import (
 from .policies import ORDERED, QueuePolicy
 from .text import check_queue_name
 
+if TYPE_CHECKING:
+    pass
+
 MIN_POSTGRESQL = 15
 MANY_PARTITIONS = 50
+TYPING_ERROR = 0.8  # how similar two names are that differ by a letter or two
 DEAD_LETTER_POLICIES = frozenset({QueuePolicy.STANDARD.value, ORDERED.value})
 
 Messages = Iterator[checks.CheckMessage]
@@ -280,10 +284,8 @@ def _schedule_queues() -> Messages:
 
 def _schedule_handlers() -> Messages:
     """Import the handlers only if a schedule names one that is not known yet."""
-    declared = {
-        name: options for name, options in conf.valid_settings().SCHEDULES.items() if isinstance(options, Mapping)
-    }
-    named = {name: str(options.get("handler") or "") for name, options in declared.items()}
+    schedules: Mapping[str, Any] = conf.valid_settings().SCHEDULES
+    named = {name: str(o.get("handler") or "") for name, o in schedules.items() if isinstance(o, Mapping)}
     unknown = {schedule: handler for schedule, handler in named.items() if handler and not handlers.find("", handler)}
     find = handlers.discovered() if unknown else None
     for schedule, handler in unknown.items() if find else ():
@@ -293,6 +295,37 @@ def _schedule_handlers() -> Messages:
                 "jobqueue.E025",
                 f"JOBQUEUE['SCHEDULES'][{schedule!r}]: {handlers.missing_text('', handler)}",
                 f"Name a function with @job in a module of an installed app (modules searched: {modules}).",
+            )
+
+
+def check_handlers(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """The queues of handlers are declared, or exist. Looks into the database only if the check may.
+
+    Where it may not, it reports only a queue with nearly the name of a declared one: a queue may have been created by
+    ``create_queue()``.
+    """
+    from .models import Queue
+
+    if handlers.discovered() is None:
+        return []
+    declared = conf.declared_queues()
+    unknown = [handler for handler in handlers.all_handlers() if handler.queue not in declared]
+    alias = router.db_for_write(Queue)
+    stored = set(_stored_queues(alias)) if unknown and alias in (databases or ()) else set()
+    return list(_unknown_queues(unknown, declared, stored))
+
+
+def _unknown_queues(
+    unknown: Sequence[handlers.Handler[..., Any, Any]], declared: set[str], stored: set[str]
+) -> Messages:
+    for handler in unknown:
+        close = get_close_matches(handler.queue, sorted(declared | stored), n=1, cutoff=0.6 if stored else TYPING_ERROR)
+        if handler.queue not in stored and (stored or close):
+            where = "does not exist" if stored else "is not declared"
+            yield checks.Warning(
+                f"The handler {handler.name!r} is for the queue {handler.queue!r}, which {where}.",
+                hint=f"Did you mean {close[0]!r}?" if close else "Declare it in JOBQUEUE['QUEUES'], or create it.",
+                id="jobqueue.W010",
             )
 
 
@@ -380,6 +413,7 @@ def register() -> None:
         check_settings,
         check_queues,
         check_schedules,
+        check_handlers,
         check_vendor,
     )
     for check in settings_checks:

@@ -80,6 +80,12 @@ class Settings:
     HANDLER_MODULES: Sequence[str] = _setting(
         ("jobs", "tasks"), "Modules of installed apps in which workers look for handlers."
     )
+    HANDLER_GRACE_SECONDS: float = _setting(
+        600.0,
+        "How long a job waits for a worker that has its handler, while no live worker has, before it fails for good.",
+        minimum=0.0,
+        maximum=31_536_000.0,
+    )
     AROUND: str | None = _setting(
         None,
         "Dotted path of a function that takes the job and returns a context manager; every handler runs inside it.",
@@ -230,6 +236,18 @@ def task_queues() -> list[str]:
     backends = getattr(django_settings, "TASKS", None) or {}
     ours = [options for options in backends.values() if str(options.get("BACKEND", "")).startswith("django_jobqueue.")]
     return sorted({str(name) for options in ours for name in options.get("QUEUES", ())})
+
+
+def declared_queues() -> set[str]:
+    """The queues that the settings declare; ``default`` always exists."""
+    return {"default", *get_settings().QUEUES, *task_queues()}
+
+
+def declared_dead_letters() -> set[str]:
+    """The queues that keep the dead letters of declared queues."""
+    settings = get_settings()
+    options = [settings.QUEUE_DEFAULTS, *settings.QUEUES.values()]
+    return {str(option["dead_letter"]) for option in options if option.get("dead_letter")}
 
 
 def find_problems(raw: object) -> Iterator[Problem]:

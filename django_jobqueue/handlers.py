@@ -294,6 +294,16 @@ def find(queue: str, name: str) -> Handler[Any, Any, Any] | None:
     return chosen[0] if len(chosen) == 1 else None
 
 
+def has(queue: str, name: str) -> bool:
+    """Whether this code has the handler of such a job."""
+    return find(queue, name) is not None
+
+
+def runs_unnamed(queue: str) -> bool:
+    """Whether a handler is declared for this queue that may run jobs without a name."""
+    return bool(_unnamed(queue))
+
+
 def _unnamed(queue: str) -> list[Handler[Any, Any, Any]]:
     """The handlers of a queue that a job without a name may run in."""
     return [handler for handler in all_handlers() if handler.queue == queue and not handler.named_only]

@@ -47,6 +47,9 @@ class FailureReason(models.TextChoices):
     RETURNED = "returned", _("returned to the queue before it ended")
 
 
+# In the history of a job, not in its reason: its worker lacked the handler and gave it back.
+UNHANDLED = "unhandled"
+
 ELIGIBLE = frozenset({JobState.CREATED, JobState.RETRY, JobState.UNKNOWN_RETRY})
 RETRYING = frozenset({JobState.RETRY, JobState.UNKNOWN_RETRY})
 RUNNING = frozenset({JobState.ACTIVE, JobState.CANCELLING})

@@ -9,8 +9,9 @@ from django.core.checks import run_checks
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from django_jobqueue import checks
+from django_jobqueue import checks, handlers
 from django_jobqueue.models import Queue
+from django_jobqueue.services import create_queue
 
 
 class ToSqlite:
@@ -414,3 +415,56 @@ def test_a_project_needs_no_further_app():
     assert "django.contrib.postgres" not in settings.INSTALLED_APPS
 
     assert [found for found in run_checks() if found.is_serious()] == []
+
+
+@pytest.fixture
+def handlers_of_test():
+    with handlers.registry.restored(empty=True):
+        yield
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("handlers_of_test")
+def test_a_handler_for_a_misspelled_queue_is_a_warning(settings):
+    settings.JOBQUEUE = {"QUEUES": {"mails": {}}}
+    handlers.job(queue="mials", name="greet")(lambda: None)
+
+    (plain,) = checks.check_handlers(databases=None)
+    (asked,) = checks.check_handlers(databases=["default"])
+
+    assert (plain.id, plain.hint) == ("jobqueue.W010", "Did you mean 'mails'?")
+    assert plain.msg == "The handler 'greet' is for the queue 'mials', which is not declared."
+    assert (asked.id, asked.hint) == ("jobqueue.W010", "Did you mean 'mails'?")
+    assert "does not exist" in asked.msg
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("handlers_of_test")
+def test_a_handler_for_a_queue_that_exists_or_is_declared_is_fine(settings):
+    settings.JOBQUEUE = {"QUEUES": {"mails": {}}}
+    create_queue("mail")
+    for name in ("default", "mails", "mail"):
+        handlers.job(queue=name, name=name)(lambda: None)
+
+    assert checks.check_handlers(databases=["default"]) == []
+
+
+@pytest.mark.usefixtures("handlers_of_test")
+def test_without_the_database_a_queue_with_a_name_of_its_own_is_fine(settings):
+    """It may have been created at run time."""
+    settings.JOBQUEUE = {"QUEUES": {"mails": {}}}
+    handlers.job(queue="reports", name="report")(lambda: None)
+
+    assert checks.check_handlers(databases=None) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("handlers_of_test")
+def test_a_handler_for_a_queue_that_nobody_knows_is_a_warning_where_the_database_is_asked(settings):
+    settings.JOBQUEUE = {"QUEUES": {"mails": {}}}
+    create_queue("default")
+    handlers.job(queue="reports", name="report")(lambda: None)
+
+    (message,) = checks.check_handlers(databases=["default"])
+
+    assert message.hint == "Declare it in JOBQUEUE['QUEUES'], or create it."

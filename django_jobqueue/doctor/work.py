@@ -48,7 +48,7 @@ def _no_handler(using: str, queue: str, name: str, number: int, limits: Limits) 
         + (
             " Nothing is wrong if your own code fetches these jobs."
             if by_hand
-            else " A worker that runs this code will fail them."
+            else " Workers leave them to a worker that has the handler; if none has, they fail after a while."
         ),
         f"Deploy the handler, or add aliases=[{name!r}] to the handler that replaced it; or "
         f"manage.py jobs cancel --queue {queue} --handler {name}"

@@ -64,6 +64,8 @@ def tagged_candidates(claimer: Claimer, stretch: Stretch, limit: int, without: C
     waiting = jobs.filter(stretch.part.bounds(stretch.place)).fetchable().in_order()
     if without:
         waiting = waiting.exclude(singleton_key__in=sorted(without))
+    if claimer.skip_names:
+        waiting = waiting.exclude(name__in=claimer.skip_names)
     tagged = waiting.tagged(claimer.tags)
     candidates = []
     if stretch.part is Part.ALL:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -62,6 +62,7 @@ class Claimer(NamedTuple):
     policy: str = ""
     partition: bool = False
     leaf: str = ""
+    skip_names: Sequence[str] = ()  # of the handlers whose jobs are not claimed
 
     def jobs(self, claimed: Iterable[tuple[Any, ...]]) -> list[Job]:
         return as_jobs(self.using, self.leaf, self.queue, self.policy, self.assignment["number"], self.columns, claimed)

@@ -225,8 +225,9 @@ class _Reader:
         return sorted(jobs, key=lambda job: places[job.id])
 
     def _rows(self, statement: str, **params: object) -> list[tuple[Any, ...]]:
-        always = {"queue": self.claimer.queue, "tags": self.claimer.tags, "without": sorted(self.asked)}
-        return self._run(statement, always | params)
+        claimer = self.claimer
+        always = {"queue": claimer.queue, "tags": claimer.tags, "skip_names": claimer.skip_names}
+        return self._run(statement, {**always, "without": sorted(self.asked), **params})
 
     def _run(self, statement: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         claimer = self.claimer

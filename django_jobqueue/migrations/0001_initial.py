@@ -909,6 +909,25 @@ class Migration(migrations.Migration):
                         verbose_name="tags",
                     ),
                 ),
+                (
+                    "handlers",
+                    django_jobqueue.postgresql.ListField(
+                        base_field=models.TextField(), blank=True, null=True, size=None, verbose_name="handlers"
+                    ),
+                ),
+                (
+                    "lacks",
+                    django_jobqueue.postgresql.ListField(
+                        base_field=models.TextField(),
+                        blank=True,
+                        db_default=models.Func(
+                            output_field=django_jobqueue.postgresql.ListField(base_field=models.TextField(), size=None),
+                            template="'{}'::text[]",
+                        ),
+                        size=None,
+                        verbose_name="lacks",
+                    ),
+                ),
                 ("capacity", models.PositiveIntegerField(db_default=1, verbose_name="capacity")),
                 (
                     "version",

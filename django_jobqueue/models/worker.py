@@ -19,6 +19,10 @@ class Worker(models.Model):
     pid = models.PositiveIntegerField(_("process id"), null=True, blank=True)
     queues = ListField(models.TextField(), verbose_name=_("queues"), blank=True, db_default=EmptyTextList())
     tags = ListField(models.TextField(), verbose_name=_("tags"), blank=True, db_default=EmptyTextList())
+    # What it can run, by names and aliases; null if it takes jobs of every name, as a stream does. And the names of
+    # the handlers that it lacks, of jobs it has met.
+    handlers = ListField(models.TextField(), verbose_name=_("handlers"), null=True, blank=True)
+    lacks = ListField(models.TextField(), verbose_name=_("lacks"), blank=True, db_default=EmptyTextList())
     capacity = models.PositiveIntegerField(_("capacity"), db_default=1)
     version = models.CharField(_("version"), max_length=40, blank=True, db_default="")
     has_session_lock = models.BooleanField(_("holds a session lock"), db_default=False)

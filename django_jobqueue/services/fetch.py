@@ -68,6 +68,7 @@ def fetch(
     poll_interval: float | timedelta | None = None,
     bookmark: Bookmark | None = None,
     whole: bool = True,
+    skip_names: Iterable[str] = (),
     using: str | None = None,
 ) -> list[Job]:
     """Claim up to ``limit`` fetchable jobs and return them: the highest priority first, then the oldest.
@@ -80,7 +81,9 @@ def fetch(
     ``lease``, jobs that are not finished in this time return to the queue without using up a retry. With ``wait``, the
     call waits up to this long for a job: it looks again when it is notified, and every ``poll_interval`` (default:
     ``POLL_SECONDS``). A ``bookmark`` makes repeated fetches from a busy queue faster. With ``whole=False`` the jobs
-    carry only the columns that are needed to finish them; other columns are loaded when they are read.
+    carry only the columns that are needed to finish them; other columns are loaded when they are read. Jobs whose
+    handler is in ``skip_names`` are left to other workers; on an ordered queue, and in a group, so are those behind
+    them.
 
     Raises ``QueueNotFound``, ``InvalidOption``, and ``UnsafeIsolation`` inside a transaction that is stricter than
     READ COMMITTED.
@@ -95,7 +98,7 @@ def fetch(
     }
     using, queue = database(using), named(queue)
     columns = sql.parts.CLAIMED if whole else sql.parts.NEEDED
-    claimer = Claimer(using, queue, tagged, assignment, bookmark, columns)
+    claimer = Claimer(using, queue, tagged, assignment, bookmark, columns, skip_names=list(skip_names))
     order = None if grouping is None else check_grouping(grouping)
     if wait is None:
         return _fetch_now(claimer, order, limit)
@@ -164,7 +167,8 @@ def _look(claimer: Claimer, *, front: bool) -> list[Statement]:
 
 def _as_read(claimer: Claimer) -> dict[str, Any]:
     """The queue as it was read before: no job is selected if it has changed, or is paused by now."""
-    return {"queue": claimer.queue, "policy": claimer.policy, "partition": claimer.partition}
+    known = {"queue": claimer.queue, "policy": claimer.policy, "partition": claimer.partition}
+    return {**known, "skip_names": text_array(claimer.skip_names)}
 
 
 def _check_unchanged(claimer: Claimer, look: Rows) -> tuple[bool, bool | None]:

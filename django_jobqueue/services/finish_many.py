@@ -71,6 +71,7 @@ def finish_many(
     incarnation: UUID | None = None,
     lock_timeout: float | None = None,
     whole: bool = True,
+    skip_names: Iterable[str] = (),
     using: str | None = None,
 ) -> Finished:
     """Finish many fetched jobs in few statements. Workers call this.
@@ -81,8 +82,8 @@ def finish_many(
     With ``hand_over``, the next job of each ordered key that was finished is claimed in the same transaction, if it is
     due, carries the ``tags``, and no job of a higher priority waits in the queue. If another transaction has locked
     the row of a completed job, the call waits for a moment; for the row of a failed job it waits ``lock_timeout``
-    seconds (default: ``LOCK_TIMEOUT_MS``). Jobs that are still locked then are listed as busy. ``whole`` applies to
-    the jobs that are handed over, as for :func:`fetch`.
+    seconds (default: ``LOCK_TIMEOUT_MS``). Jobs that are still locked then are listed as busy. ``whole`` and
+    ``skip_names`` apply to the jobs that are handed over, as for :func:`fetch`.
 
     Raises ``InvalidOption``.
     """
@@ -102,6 +103,7 @@ def finish_many(
         None if incarnation is None else as_uuid(incarnation, option="incarnation"),
         draw_number() if hand_over else 0,
         sql.parts.CLAIMED if whole else sql.parts.NEEDED,
+        list(skip_names),
     )
     for (queue, policy), some in groups.items():
         if policy not in LANED:
@@ -155,6 +157,7 @@ class _Claimer:
     incarnation: UUID | None
     number: int
     columns: tuple[str, ...]
+    skip_names: list[str]
 
 
 def _complete_free(some: Pairs, finished: Finished, using: str, own: bool) -> None:
@@ -283,7 +286,8 @@ def _completion_of(some: Pairs, *, here: bool = False) -> dict[str, Any]:
 def _hand_over(queue: str, leaf: str, keys: Iterable[str], claimer: _Claimer, using: str, *, here: bool) -> Rows:
     """Claim the next job of each of these lanes, where it may run: this transaction has ended the job before it."""
     params = {"queue": queue, "keys": text_array(sorted(keys)), "tags": claimer.tags, "worker": claimer.worker,
-              "incarnation": claimer.incarnation, "number": claimer.number, "lease": None}  # fmt: skip
+              "incarnation": claimer.incarnation, "number": claimer.number, "lease": None,
+              "skip_names": text_array(claimer.skip_names)}  # fmt: skip
     statement = sql.finish.HAND_OVER_HERE if here else sql.finish.HAND_OVER
     return rows_of(using, at(leaf, statement, claimer.columns), params, by_name=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 from django.utils import timezone
 
 from ..models import Job
-from ..states import ELIGIBLE, RUNNING, FailureReason, JobState
+from ..states import ELIGIBLE, RUNNING, UNHANDLED, FailureReason, JobState
 from .api import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 
 STATUSES: Mapping[Any, TaskResultStatus] = MappingProxyType(
@@ -100,7 +100,7 @@ def _errors(job: Job, attempts: list[dict[str, Any]]) -> list[TaskError]:
     errors = []
     for entry in attempts:
         text, outcome = entry.get("error") or "", entry["outcome"]
-        if text and outcome != FailureReason.RETURNED:
+        if text and outcome not in (FailureReason.RETURNED, UNHANDLED):
             if entry is attempts[-1] and job.error.endswith(text):
                 text = job.error  # the history has only the end of a long error
             # Tracebacks of Django's own backends end with a newline; stored errors do not.

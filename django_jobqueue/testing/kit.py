@@ -29,6 +29,7 @@ from ..states import Hold, JobState
 from ..worker import work
 from ..worker.inline import Attempt, Inline, awaited
 from ..worker.outcomes import Failed
+from ..worker.served_queues import queues_of_workers
 from .fifo import assert_fifo
 from .matching import check_expected, described, differences, listed
 from .racing import check_committed, race
@@ -96,7 +97,7 @@ class JobQueueKit:
         """
         reraise = self.reraise if reraise is None else reraise
         inline, attempts = Inline(self.using), list[Attempt]()
-        queues = self._queues() if queue is None else [queue]
+        queues = dict.fromkeys([queue], True) if queue is not None else self._queues()
         self._busy, before = True, self._busy
         try:
             while job := self._next(queues, delayed):
@@ -135,11 +136,12 @@ class JobQueueKit:
         error = f"\n{job.error}" if job.error else ""
         return f"The job is {job.state}, not {state}: {described(job)}\n{text}{error}"
 
-    def _next(self, queues: list[str], delayed: bool) -> Job | None:
-        for name in queues:
+    def _next(self, queues: Mapping[str, bool], delayed: bool) -> Job | None:
+        for name, with_unnamed in queues.items():
             if delayed:
                 self._make_due(name)
-            if jobs := services.fetch(name, worker=WORKER, using=self.using):
+            skipped = () if with_unnamed else ("",)
+            if jobs := services.fetch(name, worker=WORKER, skip_names=skipped, using=self.using):
                 return jobs[0]
         return None
 
@@ -147,12 +149,10 @@ class JobQueueKit:
         for job in self._jobs().in_queue(queue).filter(hold=Hold.UNTIL).order_by("start_after", "seq"):
             services.reschedule(job, timezone.now(), using=self.using)
 
-    def _queues(self) -> list[str]:
-        """The queues that workers would serve."""
-        served = handlers.served(handlers.autodiscover())
-        return list(
-            Queue.objects.using(self.using).filter(name__in=served).order_by("name").values_list("name", flat=True)
-        )
+    def _queues(self) -> dict[str, bool]:
+        """The queues that workers would serve, and whether with jobs that name no handler."""
+        handlers.autodiscover()
+        return {name: handlers.runs_unnamed(name) for name in queues_of_workers(using=self.using)}
 
     @contextmanager
     def _worker(self) -> Iterator[None]:

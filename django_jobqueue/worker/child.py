@@ -29,6 +29,7 @@ from .executor import Executor
 from .job_log import JobLog
 from .memory import resident_megabytes
 from .messages import ChildOrder
+from .missing_handlers import MissingHandlers
 from .options import WorkerOptions
 from .outage import Outage, Server
 from .pace import HandlerPace
@@ -65,11 +66,19 @@ class Child:
         self.settings = settings = settings or get_settings()
         self.wake = threading.Event()
         self.listener: Listener | None = None
-        self.executor = Executor(options.concurrency, slots, self.wake, identity.using)
+        self.executor = Executor(
+            options.shared_threads,
+            slots,
+            self.wake,
+            identity.using,
+            own=options.own,
+            own_threads=options.own_threads,
+        )
         self.claims = HeldClaims(identity, slots, max_jobs=options.max_jobs)
         self.outage, self.server = Outage(identity.name), Server(identity.using)
         self.verification = Verification(self.claims, self.executor, settings.EXPIRE_GRACE_SECONDS)
         self.log = JobLog(identity.name, options.processes, slots)
+        self.missing = MissingHandlers(self.claims, settings, runs_all=handler is not None)
         pace = HandlerPace()
         self.poller = Poller(
             options,
@@ -78,8 +87,9 @@ class Child:
             one_handler=handler is not None,
             always_whole=handler is not None or self.executor.around is not None,
             lists_jobs=self.log.lists_jobs,
+            refreshed=self.missing.refresh,
         )
-        self.dispatcher = Dispatcher(self.claims, self.executor, pace, settings, handler)
+        self.dispatcher = Dispatcher(self.claims, self.executor, pace, settings, handler, self.missing)
         self.capacity = Capacity(self.claims, self.executor, pace, options, settings)
         self.prefetcher = Prefetcher(
             self.claims,
@@ -90,6 +100,7 @@ class Child:
             self.wake,
             begin=self.dispatcher.begin,
             begin_groups=self.dispatcher.begin_groups,
+            skipped_in=self.missing.skipped_in,
         )
         self.recorder = Recorder(
             self.claims,
@@ -101,6 +112,9 @@ class Child:
             begin_late=self.dispatcher.begin_late,
             notify_groups=self.poller.notify_groups,
             needs_whole=self.poller.needs_whole,
+            may_hand_over=self.poller.may_hand_over,
+            skipped=self.missing.skipped,
+            own=options.own,
             restarted_since=self.server.restarted_since,
             log=self.log,
         )
@@ -246,6 +260,8 @@ class Child:
             self.log.sum_up(time.monotonic(), at_once=True)
             if unbegun:
                 self.prefetcher.give_back(unbegun, "its worker stops")
+            if self.options.drain:
+                self.missing.log_left()
         except DATABASE_ERRORS as error:
             logger.warning(
                 "could not return jobs to the queue: child %s: %s; they are recovered when it has ended",

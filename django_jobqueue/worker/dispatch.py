@@ -17,6 +17,7 @@ from ..states import FailureReason
 from .claims import LATE, HeldClaims, allot_time
 from .event_loop import Item
 from .executor import Executor
+from .missing_handlers import MissingHandlers
 from .outcomes import Failed
 from .pace import HandlerPace
 from .sessions import DATABASE_ERRORS
@@ -40,8 +41,10 @@ class Dispatcher:
         pace: HandlerPace,
         settings: Settings,
         handler: Handler[..., Any, Any] | None,
+        missing: MissingHandlers,
     ) -> None:
         self.handler = handler  # runs all jobs, even those that name another handler
+        self._missing = missing
         self._claims, self._executor, self._pace = claims, executor, pace
         self._suspicious = max(1, settings.CRASH_LIMIT - 1)  # a job with so many crashes runs alone
         self._handlers: dict[tuple[str, str], Handler[..., Any, Any]] = {}  # by queue and name
@@ -53,12 +56,14 @@ class Dispatcher:
         asynchronous: list[Item] = []
         plain: list[Item] = []
         bare: list[Job] = []
+        unhandled: list[Job] = []
         held, known, suspicious = self._claims.jobs, self._handlers, self._suspicious
         for job in jobs:
             handler = known.get((job.queue_id, job.name))
             if handler is None:
                 handler = self._find(job)
                 if handler is None:
+                    unhandled.append(job)
                     continue
             held[job.id] = job
             seconds = job.expire_in_seconds
@@ -83,6 +88,7 @@ class Dispatcher:
         if asynchronous:
             self._claims.asynchronous.update(job.id for job, _ in asynchronous)
             self._executor.start_async(asynchronous)
+        self._return_unhandled(unhandled)
 
     def begin_groups(self, jobs: Iterable[Job]) -> bool:
         """Pass each group to the executor as a unit. Returns whether all jobs could begin.
@@ -93,6 +99,7 @@ class Dispatcher:
         now = time.monotonic()
         groups: dict[str, list[Item]] = {}
         cut: set[str] = set()
+        unhandled: list[Job] = []
         for job in jobs:
             group = groups.setdefault(job.group_key, [])
             if job.group_key in cut:
@@ -101,6 +108,8 @@ class Dispatcher:
             alone = job.crashes >= self._suspicious
             if handler is None or (group and (alone or handler.is_async != group[0][1].is_async)):
                 cut.add(job.group_key)
+                if handler is None:
+                    unhandled.append(job)
                 continue
             self._claims.jobs[job.id] = job
             allot_time(job, now)
@@ -114,6 +123,7 @@ class Dispatcher:
                 self._claims.asynchronous.update(job.id for job, _ in group)
             self._executor.begin_group(group)
         self._claims.publish_counts()
+        self._return_unhandled(unhandled)
         return not cut
 
     def begin_late(self, jobs: list[Job]) -> None:
@@ -142,17 +152,21 @@ class Dispatcher:
         return True
 
     def _find(self, job: Job) -> Handler[..., Any, Any] | None:
-        """The handler of a job. A job without a handler fails for good."""
         handler = self.handler or handlers.find(job.queue_id, job.name)
         if handler is not None:
             self._handlers[job.queue_id, job.name] = handler
-            return handler
-        text = handlers.missing_text(job.queue_id, job.name)
-        facts = {"worker": self._claims.identity.name, "job": str(job.id), "queue": job.queue_id, "handler": job.name}
-        logger.error("no handler: %s: %s", job_label(job), one_line(text), extra=facts)
-        self._claims.jobs[job.id] = job
-        self._executor.results.append((job, Failed(text, for_good=True, reason=FailureReason.NO_HANDLER), 0.0))
-        return None
+        return handler
+
+    def _return_unhandled(self, jobs: list[Job]) -> None:
+        """Return jobs to the queue whose handler is missing. A job that has waited for it long enough fails for good.
+
+        They are not held: if the database is away, they return when the claims are verified.
+        """
+        for job, text in self._missing.give_back(jobs) if jobs else ():
+            facts = {"worker": self._claims.identity.name, "job": str(job.id), "queue": job.queue_id}
+            logger.error("no handler: %s: %s", job_label(job), one_line(text), extra={**facts, "handler": job.name})
+            self._claims.jobs[job.id] = job
+            self._executor.results.append((job, Failed(text, for_good=True, reason=FailureReason.NO_HANDLER), 0.0))
 
     # ----------------------------------------------------------------------------- withdrawing jobs that have not begun
 

@@ -85,18 +85,30 @@ def emptied(chunk: Chunk) -> list[Item]:
 class Executor:
     """Runs the handlers of a child. :meth:`begin` takes jobs; results are put into ``results``, and ``wake`` is set."""
 
-    def __init__(self, concurrency: int, slots: Slots, wake: threading.Event, using: str) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        slots: Slots,
+        wake: threading.Event,
+        using: str,
+        *,
+        own: Collection[str] = (),  # queues whose jobs run in threads that run no others
+        own_threads: int = 0,
+    ) -> None:
         self.ready: SimpleQueue[Chunk | None] = SimpleQueue()
+        self._own, self._own_ready = own, SimpleQueue[Chunk | None]()
         self.results: deque[Result] = deque()
         self.contexts: dict[Claim | None, JobContext] = {}  # of handlers that take the context
-        self.concurrency, self.slots, self.wake, self.using = concurrency, slots, wake, using
+        self.slots, self.wake, self.using = slots, wake, using
         self.reports: dict[Claim | None, tuple[Job, float | None, str]] = {}  # progress that is not yet written
         self.around = around()
         self.loop: EventLoop | None = None
         _Fork.watch()
         self.began = 0  # how many handlers have begun, approximately: it is counted without a lock
         self.outages = 0  # how often the connection to the database was lost: older connections are dropped
-        self._threads = [_Thread(self, slot) for slot in range(concurrency)]
+        self._threads = [_Thread(self, slot, self.ready) for slot in range(concurrency)]
+        self._shared_threads = tuple(self._threads)
+        self._threads += [_Thread(self, concurrency + slot, self._own_ready) for slot in range(own_threads)]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -104,13 +116,18 @@ class Executor:
 
     def stop(self) -> None:
         """End the threads: idle threads now, others after their handlers if the process still runs."""
-        for _ in self._threads:
-            self.ready.put(None)
+        for thread in self._threads:
+            thread.ready.put(None)
         if self.loop is not None:
             self.loop.stop()
 
     def begin(self, items: list[Item], chunk: int) -> None:
         """Run plain handlers, ``chunk`` of them one after the other in a thread."""
+        if self._own:
+            for item in items:
+                if item[0].queue_id in self._own:
+                    self._own_ready.put(deque((item,)))
+            items = [item for item in items if item[0].queue_id not in self._own]
         for some in chunks(items, chunk):
             self.ready.put(deque(some))
 
@@ -119,7 +136,8 @@ class Executor:
         if items[0][1].is_async:
             self._event_loop().submit_group(items)
         else:
-            self.ready.put(Group(items))
+            ready = self._own_ready if items[0][0].queue_id in self._own else self.ready
+            ready.put(Group(items))
 
     def withdraw_behind_slow(self, now: float, seconds: float) -> list[Item]:
         """Withdraw jobs that wait behind a job of their group for longer than ``seconds``; they will not begin here."""
@@ -134,27 +152,25 @@ class Executor:
         for thread in self._threads:
             if thread.chunk and not isinstance(thread.chunk, Group) and now - thread.began_at > SLOW_SECONDS:
                 for item in emptied(thread.chunk):
-                    self.ready.put(deque((item,)))
+                    thread.ready.put(deque((item,)))
 
     def withdraw(self) -> list[Item]:
         """Withdraw all jobs of threads that have not begun; they will not begin here."""
         items: list[Item] = []
         for thread in self._threads:
             items += emptied(thread.chunk)
-        while True:
-            try:
-                chunk = self.ready.get_nowait()
-            except Empty:
-                return items
-            if chunk is not None:
-                items += emptied(chunk)
+        for ready in (self.ready, self._own_ready):
+            with suppress(Empty):
+                while True:
+                    items += emptied(ready.get_nowait() or deque())
+        return items
 
     def start_async(self, jobs: Iterable[Item]) -> None:
         self._event_loop().submit(list(jobs))
 
     def _event_loop(self) -> EventLoop:
         if self.loop is None:
-            self.loop = EventLoop(self, first_slot=self.concurrency)
+            self.loop = EventLoop(self, first_slot=len(self._threads))
             self.loop.start()
         return self.loop
 
@@ -174,8 +190,8 @@ class Executor:
         return in_threads + (self.loop.running() if self.loop is not None else [])
 
     def busy(self) -> int:
-        """How many threads are inside a handler."""
-        return sum(thread.job is not None for thread in self._threads)
+        """How many threads are inside a handler, without those of queues that have threads of their own."""
+        return sum(thread.job is not None for thread in self._shared_threads)
 
     def cancel(self, jobs: Iterable[Job]) -> None:
         """Tell the handlers of these jobs that they were cancelled."""
@@ -222,9 +238,9 @@ class _Context(JobContext):
 class _Thread(threading.Thread):
     """Runs one job after another. An exception of a handler is recorded in its job and does not end the thread."""
 
-    def __init__(self, executor: Executor, slot: int) -> None:
+    def __init__(self, executor: Executor, slot: int, ready: SimpleQueue[Chunk | None]) -> None:
         super().__init__(name=f"jobqueue-handler-{slot}", daemon=True)
-        self.executor, self.slot = executor, slot
+        self.executor, self.slot, self.ready = executor, slot, ready
         self.job: Job | None = None
         self.chunk: Chunk = deque()
         self.began_at = 0.0
@@ -232,7 +248,7 @@ class _Thread(threading.Thread):
         self._interrupting = threading.Lock()
 
     def run(self) -> None:
-        ready, environment = self.executor.ready, ThreadEnvironment()
+        ready, environment = self.ready, ThreadEnvironment()
         while (chunk := ready.get()) is not None:
             self.chunk = chunk
             while chunk:
@@ -253,7 +269,7 @@ class _Thread(threading.Thread):
             executor.results.append((job, Late(), 0.0))
             self._wake()
             return Late()
-        executor.began += 1
+        executor.began += self.ready is executor.ready
         executor.slots.enter(self.slot, job.id.bytes, job.held_number or 0, job.deadline)
         environment.begin(executor.outages)
         ending: Ending | None = None
@@ -276,7 +292,7 @@ class _Thread(threading.Thread):
         return ending
 
     def _wake(self) -> None:
-        if self.executor.ready.empty() and not self.executor.wake.is_set():
+        if self.ready.empty() and not self.executor.wake.is_set():
             self.executor.wake.set()
 
     def interrupt_overdue(self, now: float) -> None:

@@ -216,8 +216,9 @@ class Housekeeper:
             host=socket.gethostname()[:255],
             pid=child.pid,
             queues=child.queues,
+            handlers=[],  # the child announces its own
             tags=list(self.options.tags),
-            capacity=self.options.concurrency,
+            capacity=self.options.threads,
             version=__version__,
             has_session_lock=not self.settings.POOLER,
             unlocked_seconds=self.settings.WORKER_UNLOCKED_SECONDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ from ..grouping import Grouping
 from ..handlers import Handler
 from ..identifiers import uuid7
 from ..options import check_grouping, check_int, check_seconds
+from ..queue_order import QueueOrder
 from ..text import check_tags
 from .child import Child
 from .claims import WorkerIdentity
@@ -27,15 +28,17 @@ from .options import WorkerOptions
 from .slots import Slots
 
 LONGEST_POLL = 3600
+MOST_CONCURRENCY = 1000
 
 
 def work(
-    queue: str | Iterable[str],
+    queue: str | Iterable[str] | Mapping[str, int | None],
     handler: Callable[..., Any] | None = None,
     *,
     tags: Iterable[str] = (),
     grouping: Grouping | str | None = None,
     concurrency: int | None = None,
+    queue_order: QueueOrder | str = QueueOrder.FAIR,
     batch_size: int | None = None,
     poll_seconds: float | None = None,
     name: str | None = None,
@@ -45,27 +48,35 @@ def work(
     """Start a worker for one or more queues in threads of this process. Call its ``stop()``, or use it in a ``with``.
 
     All jobs of these queues run in ``handler``; without it, in the handlers that ``@job`` declared. With ``grouping``,
-    standard queues are read by group, and the jobs of a group run one after another. A handler that never returns
-    cannot be ended in a thread: for that use ``manage.py runjobs``, which has processes. Raises ``QueueNotFound`` and
-    ``InvalidOption``.
+    standard queues are read by group, and the jobs of a group run one after another. A mapping gives queues threads of
+    their own: with ``{"mails": 4, "other": None}`` at most four jobs of ``mails`` run at once, beside those of the
+    other queues. ``queue_order`` is ``"fair"``, ``"strict"`` or ``"weighted"``, as for ``manage.py runjobs``.
+
+    A handler that never returns cannot be ended in a thread: for that use ``manage.py runjobs``, which has processes.
+    Raises ``QueueNotFound`` and ``InvalidOption``.
     """
     using = database(using)
     queues = (queue,) if isinstance(queue, str) else tuple(queue)
+    own = _own_threads(queue) if isinstance(queue, Mapping) else {}
     for queue_name in queues:
         check_exists(queue_name, using)
     if handler is not None and not callable(handler):
         raise InvalidOption("handler", f"expected a function, got {type(handler).__name__}")
     options = WorkerOptions.build(
         queues=queues,
+        own=own,
+        queue_order=_order(queue_order),
         tags=tuple(check_tags(tags)) if tags else (),
         grouping=None if grouping is None else check_grouping(grouping).value,
         concurrency=None
         if concurrency is None
-        else check_int(concurrency, option="concurrency", minimum=1, maximum=1000),
+        else check_int(concurrency, option="concurrency", minimum=1, maximum=MOST_CONCURRENCY),
         name=name,
         schedules=schedules,
         using=using,
     )
+    if problem := options.problem():
+        raise InvalidOption("concurrency", problem)
     overrides: dict[str, Any] = {}
     if batch_size is not None:
         overrides["BATCH_SIZE"] = check_int(batch_size, option="batch_size", minimum=1, maximum=10_000)
@@ -75,6 +86,22 @@ def work(
         )
     chosen = handler if handler is None or isinstance(handler, Handler) else _as_handler(handler, queues[0])
     return LocalWorker(options, chosen, overrides).start()
+
+
+def _own_threads(queues: Mapping[str, int | None]) -> dict[str, int]:
+    return {
+        name: check_int(number, option=f"queue[{name!r}]", minimum=1, maximum=MOST_CONCURRENCY)
+        for name, number in queues.items()
+        if number is not None
+    }
+
+
+def _order(value: QueueOrder | str) -> QueueOrder:
+    try:
+        return QueueOrder(value)
+    except ValueError:
+        known = ", ".join(QueueOrder)
+        raise InvalidOption("queue_order", f"expected one of {known}, got {value!r}") from None
 
 
 def _as_handler(function: Callable[..., Any], queue: str) -> Handler[..., Any, Any]:
@@ -89,7 +116,7 @@ class LocalWorker:
     ) -> None:
         settings = replace(get_settings(), **overrides)
         self.name, self.incarnation = options.name, uuid7()
-        slots = Slots(options.concurrency + settings.ASYNC_CONCURRENCY)
+        slots = Slots(options.slots(settings))
         identity = WorkerIdentity(self.name, self.incarnation, options.using)
         self._child = Child(identity, options, slots, settings=settings, handler=handler)
         self._housekeeper = Housekeeper(options, report=self._handle_report)

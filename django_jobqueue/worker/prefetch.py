@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import inf
 
 from .. import services
 from ..conf import Settings
 from ..exceptions import QueueNotFound
 from ..models import Job
+from ..queue_order import QueueOrder
 from ..timings import LATE_SECONDS
 from .capacity import Capacity
 from .claims import HeldClaims
@@ -39,11 +41,12 @@ class Prefetcher:
         *,
         begin: Callable[[Iterable[Job]], None],
         begin_groups: Callable[[Iterable[Job]], bool],
+        skipped_in: Callable[[str], Sequence[str]],  # the names of handlers whose jobs it does not claim, by queue
     ) -> None:
         self.found_nothing = False  # whether all queues were empty when last read
         self._claims, self._poller, self._capacity = claims, poller, capacity
         self._options, self._batch_size = options, settings.BATCH_SIZE
-        self._begin, self._begin_groups = begin, begin_groups
+        self._begin, self._begin_groups, self._skipped_in = begin, begin_groups, skipped_in
         self._ahead = FetchAhead(claims.identity.using, wake, claims.identity.name)
         self._ahead_of: ServedQueue | None = None  # the queue of the last fetch ahead
         self._ahead_at = 0.0  # when that fetch began
@@ -65,8 +68,19 @@ class Prefetcher:
             looked += 1
             if self._poller.look_at[queue.name] <= now:
                 came = self._claim(queue, now) or came
+                while self._goes_on(queue, now) and self._claim(queue, now):
+                    pass
         self.found_nothing = looked == len(queues) and not (came or self._poller.notified or self._ahead.requested)
         return came
+
+    def _goes_on(self, queue: ServedQueue, now: float) -> bool:
+        """Whether this queue is read again before the later ones: in strict order, while it may have jobs."""
+        return (
+            self._options.queue_order == QueueOrder.STRICT
+            and not self._ahead.requested
+            and self._poller.look_at.get(queue.name, inf) <= now
+            and self._room(queue) > 0
+        )
 
     def is_empty(self, now: float) -> bool:
         """Whether all queues are empty. Reads each: a job that failed a moment ago may wait for its next attempt."""
@@ -90,8 +104,9 @@ class Prefetcher:
         room = self._room(queue)
         if self._fetches_ahead(queue, room, now):
             return False
+        began, has_skipped = time.monotonic(), bool(self._skipped_in(queue.name))
         jobs = self._fetch(queue, room)
-        self._poller.plan_next_look(queue, jobs, room, now)
+        self._poller.plan_next_look(queue, jobs, room, began if has_skipped else now, has_skipped=has_skipped)
         if not queue.by_group:
             self._begin(jobs)
         elif not self._begin_groups(jobs):
@@ -110,6 +125,7 @@ class Prefetcher:
                 incarnation=identity.incarnation,
                 bookmark=self._poller.bookmarks.get(queue.name),
                 whole=self._poller.needs_whole(queue.name),
+                skip_names=self._skipped_in(queue.name),
                 using=identity.using,
             )
         except QueueNotFound:
@@ -126,7 +142,7 @@ class Prefetcher:
 
     def _fetches_ahead(self, queue: ServedQueue, room: int, now: float) -> bool:
         """Fetch ahead if the last fetch returned as many jobs as requested: otherwise it would gain nothing."""
-        if self._options.max_jobs or queue.by_group or queue.name not in self._poller.bookmarks:
+        if self._options.max_jobs or queue.by_group or queue.is_apart or queue.name not in self._poller.bookmarks:
             return False
         if room < self._batch_size // 2 or now < self._not_ahead_before:
             return False
@@ -169,7 +185,7 @@ class Prefetcher:
         queue = self._ahead_of
         if queue is None or queue.name not in self._poller.queues:  # the queue was deleted meanwhile
             return
-        if self._poller.is_first(queue) and self._poller.look_at[queue.name] <= now:
+        if self._poller.may_repeat(queue, now):
             self._fetches_ahead(queue, self._room(queue), now)
 
     def verify_prefetched(self) -> None:

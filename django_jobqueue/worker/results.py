@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -84,7 +84,9 @@ class Recorder:
 
     ``begin`` is called with jobs that are handed over, ``begin_late`` with jobs whose claims must be verified first,
     and ``notify_groups`` with results that were recorded. ``needs_whole`` says whether jobs of a queue are handed over
-    with all their columns, ``restarted_since`` whether the server was started or replaced since then.
+    with all their columns, ``may_hand_over`` whether lanes of these queues may go on, ``skipped`` which handlers' jobs
+    are not handed over, ``restarted_since`` whether the server was started or replaced since then. Queues in ``own``
+    have threads of their own.
     """
 
     def __init__(
@@ -99,6 +101,9 @@ class Recorder:
         begin_late: Callable[[list[Job]], None],
         notify_groups: Callable[[Iterable[Result]], None],
         needs_whole: Callable[[str], bool],
+        may_hand_over: Callable[[Iterable[str]], bool],
+        skipped: Callable[[], list[str]],
+        own: Collection[str],
         restarted_since: Callable[[float], bool],
         log: JobLog,
     ) -> None:
@@ -106,6 +111,7 @@ class Recorder:
         self._settings, self._tags, self._using = settings, tags, claims.identity.using
         self._begin, self._begin_late, self._notify_groups = begin, begin_late, notify_groups
         self._needs_whole, self._restarted_since = needs_whole, restarted_since
+        self._may_hand_over, self._skipped, self._own = may_hand_over, skipped, own
         self._oldest_at: float | None = None  # when the oldest result came that is not yet recorded
         self._failures: dict[UUID, services.Failure] = {}  # for the signal
         self._batch: list[Result] = []
@@ -171,7 +177,8 @@ class Recorder:
                 late.append(job)
             else:
                 others.append((job, ending, seconds))
-        self._pace.update(batch, self._claims.asynchronous)
+        shared = [result for result in batch if result[0].queue_id not in self._own] if self._own else batch
+        self._pace.update(shared, self._claims.asynchronous)
         self._record_many(completed, failed)
         for job, ending, seconds in others:
             if (recorded := self._record_one(job, ending, seconds)) is not None:
@@ -190,12 +197,13 @@ class Recorder:
         finished = services.finish_many(
             completed,
             failed,
-            hand_over=claims.may_claim_more(),
+            hand_over=claims.may_claim_more() and self._may_hand_over(job.queue_id for job, _ in completed),
             tags=self._tags,
             worker=claims.identity.name,
             incarnation=claims.identity.incarnation,
             lock_timeout=LOCK_SECONDS,
             whole=self._needs_whole(completed[0][0].queue_id) if completed else True,
+            skip_names=self._skipped(),
             using=self._using,
         )
         busy, release = set(finished.busy), claims.release

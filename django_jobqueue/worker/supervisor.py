@@ -61,8 +61,9 @@ class Supervisor:
     def __init__(self, options: WorkerOptions) -> None:
         self.options, self.settings = options, get_settings()
         self._pid = os.getpid()
-        count = options.concurrency + self.settings.ASYNC_CONCURRENCY
-        self._slots = [Slots(count) for _ in range(options.processes)]  # first: all processes share them
+        self._slots = [
+            Slots(options.slots(self.settings)) for _ in range(options.processes)
+        ]  # first: all processes share them
         self._housekeeping = Slots(0)  # when the loop of the housekeeping process last began an iteration
         self._children: dict[int, ChildProcess] = {}
         self._housekeeper_pid = 0
@@ -94,7 +95,7 @@ class Supervisor:
             self.options.name,
             self._pid,
             self.options.processes,
-            ", ".join(self.options.queues) or "all with a handler",
+            ", ".join(self.options.queues) or "all declared ones",
             extra={
                 "worker": self.options.name,
                 "pid": self._pid,

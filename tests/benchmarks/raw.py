@@ -87,7 +87,7 @@ def _statements(whole: bool) -> tuple[str, str, int]:
 
 
 def _claiming(limit: int) -> dict[str, Any]:
-    queue = {"queue": "plain", "policy": "standard", "partition": False}
+    queue = {"queue": "plain", "policy": "standard", "partition": False, "skip_names": []}
     return {**queue, "limit": limit, "worker": "raw", "incarnation": None, "number": NUMBER, "lease": None}
 
 

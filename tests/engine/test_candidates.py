@@ -15,6 +15,8 @@ from django_jobqueue.engine.transactions import at
 from django_jobqueue.models import Job
 from django_jobqueue.partitions import DEFAULT
 
+NONE_SKIPPED = "AND name <> ALL(NULL::text[])"
+
 
 @pytest.mark.django_db
 def test_the_candidates_of_a_claim_are_those_that_the_orm_composes(queue):
@@ -23,7 +25,7 @@ def test_the_candidates_of_a_claim_are_those_that_the_orm_composes(queue):
         composed = str(jobs.select_for_update(skip_locked=True).values_list("id")[:7].query)
     written = at(DEFAULT, sql.fetch.CLAIM_FRONT) % Values(queue=queue.name, limit=7)
 
-    assert clauses(written) == clauses(composed)
+    assert clauses(written.replace(NONE_SKIPPED, "")) == clauses(composed)
 
 
 @pytest.mark.django_db
@@ -35,7 +37,8 @@ def test_the_candidates_of_lanes_are_those_that_the_orm_composes(queue, part):
     values = Values(queue=queue.name, limit=7, priority=3, position=40)
     written = at(DEFAULT, part.value) % values
 
-    assert clauses(written.replace("AND singleton_key <> ALL(NULL::text[])", "")) == clauses(composed)
+    written = written.replace("AND singleton_key <> ALL(NULL::text[])", "")
+    assert clauses(written.replace(NONE_SKIPPED, "")) == clauses(composed)
 
 
 class Values(dict[str, Any]):

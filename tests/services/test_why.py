@@ -213,6 +213,18 @@ def test_a_handler_that_this_code_does_not_have_is_named_to_those_who_know_their
     assert services.why(unnamed, find_handler=lambda queue, name: object()).startswith("Nothing holds it")
 
 
+def test_a_handler_that_no_live_worker_has_is_named(queue, worker):  # F57
+    job = sent(queue, name="shop.new")
+    Worker.objects.update(handlers=["shop.old"])
+
+    told = services.why(job)
+    Worker.objects.create(name="new", queues=[queue.name], handlers=["shop.new"])
+
+    assert told.startswith("No live worker has a handler named 'shop.new'; worker ")
+    assert told.endswith(" lacks it.")
+    assert services.why(job).startswith("Nothing holds it")
+
+
 @pytest.mark.usefixtures("untouched_table")
 @pytest.mark.parametrize(
     ("name", "index"),

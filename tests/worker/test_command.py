@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_jobqueue import job
+from django_jobqueue import job, services
+from django_jobqueue.management.commands.runjobs import Command
 
 pytestmark = pytest.mark.django_db
 
@@ -21,6 +24,15 @@ pytestmark = pytest.mark.django_db
         (["--grace", "inf", "--database", "nowhere"], "--grace must be a number of at least 0, not inf"),
         (["--max-jobs", "-1"], "--max-jobs must be a number of at least 0, not -1"),
         (["--queue", "no such name!"], "queue"),
+        (["--queue", "mails=0"], "--queue mails=0: expected a number from 1 to 1000 after =, got '0'"),
+        (["--queue", "mails=four"], "got 'four'"),
+        (["--queue", "mails="], "got ''"),
+        (["--queue", "a=b=1"], "--queue a=b=1: expected a number"),
+        (["--queue", "mails=2", "--queue", "mails=3"], "names 'mails' twice"),
+        (["--queue", "mails=4", "--queue", "pdf", "--concurrency", "4"], "--concurrency 4 is too few.* at least 5"),
+        (["--queue", "pdf", "--exclude-queue", "pdf"], "leaves none"),
+        (["--exclude-queue", "no such name!"], "queue name"),
+        (["--queue-order", "random"], "invalid choice: 'random'"),
         (["--tags", "a," + "x" * 300], "tag"),
         (["--processes", "many"], "invalid int value"),
     ),
@@ -36,3 +48,40 @@ def test_a_flag_that_makes_no_sense_is_refused(queue, flags, text):
 def test_a_worker_that_could_do_nothing_is_told_where_handlers_are_looked_for(db):
     with pytest.raises(CommandError, match=r"No handlers were found.*jobs\.py or tasks\.py"):
         call_command("runjobs")
+
+
+def test_queues_and_numbers_may_be_mixed(queue):
+    job(queue=queue.name, name="there")(lambda: None)
+    arguments = parsed("--queue", "mails:eu=4", "--queue", queue.name, "--queue-order", "weighted")
+
+    options = Command()._options(arguments)
+
+    assert options.queues == ("mails:eu", queue.name)
+    assert options.own == {"mails:eu": 4}
+    assert (options.shared_threads, options.own_threads, options.queue_order) == (8, 4, "weighted")
+
+
+def test_queues_that_are_excluded_lose_their_number(queue):
+    job(queue=queue.name, name="there")(lambda: None)
+
+    options = Command()._options(parsed("--queue", "pdf=4", "--queue", queue.name, "--exclude-queue", "pdf"))
+
+    assert (options.queues, options.own, options.threads) == ((queue.name,), {}, 8)
+
+
+def test_a_worker_says_which_queues_it_does_not_serve(queue, capsys):
+    """A handler is declared for a dead-letter queue, and a name is misspelled."""
+    services.create_queue("dead")
+    services.update_queue(queue.name, dead_letter="dead")
+    for name in (queue.name, "dead"):
+        job(queue=name, name=name)(lambda: None)
+
+    Command()._options(parsed("--exclude-queue", f"{queue.name}s"))
+
+    told = capsys.readouterr().err
+    assert "The queue 'dead' keeps dead letters and is not served, although a handler is declared for it" in told
+    assert f"--exclude-queue {queue.name}s: there is no such queue. Did you mean {queue.name!r}?" in told
+
+
+def parsed(*flags: str) -> dict[str, Any]:
+    return vars(Command().create_parser("manage.py", "runjobs").parse_args([*flags]))

@@ -250,7 +250,7 @@ def test_a_job_that_names_no_handler_keeps_its_group_waiting(queue, run):  # R06
     run(queue.name, grouping="fill")
 
     ends(other)
-    ends(bad, JobState.FAILED)
+    assert ends(bad, JobState.RETRY).reason == "no_handler"
     assert services.get_job(behind.pk).state in (JobState.RETRY, JobState.CREATED, JobState.ACTIVE)
 
 

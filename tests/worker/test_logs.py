@@ -80,7 +80,8 @@ def test_attempts_without_a_limit_have_no_last_one(queue, run, caplog):
     assert "ship attempt 1 (no limit): ValueError; next attempt" in messages(caplog, "job failed:")[0]
 
 
-def test_a_job_without_a_handler_is_named(queue, run, caplog):
+def test_a_job_without_a_handler_is_named(queue, run, settings, caplog):
+    settings.JOBQUEUE = {**settings.JOBQUEUE, "HANDLER_GRACE_SECONDS": 0}
     run(queue.name)
     missing = ends(sent(queue, name="shop.gone"), JobState.FAILED)
 

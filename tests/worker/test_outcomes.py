@@ -203,7 +203,8 @@ def test_rules_say_what_is_worth_another_attempt(queue, run):
         assert abs((now.start_after - timezone.now()).total_seconds() - seconds) < 60
 
 
-def test_a_job_without_a_handler_is_quarantined_with_a_text(queue, run):  # F57
+def test_a_job_without_a_handler_is_quarantined_with_a_text(queue, run, settings):  # F57
+    settings.JOBQUEUE = {**settings.JOBQUEUE, "HANDLER_GRACE_SECONDS": 0}
     job(queue=queue.name, name="send_invoice")(lambda: None)
     run(queue.name)
 

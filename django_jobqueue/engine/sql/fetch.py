@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...states import Hold, JobState
-from .parts import CLAIM_COLUMNS, IS_FETCHABLE, LEAF, NOW, claiming
+from .parts import CLAIM_COLUMNS, IS_FETCHABLE, LEAF, NOT_SKIPPED, NOW, claiming
 
 LOOK_AT_QUEUE = """
 SELECT policy, partition, paused_at IS NOT NULL, current_setting('transaction_isolation')
@@ -56,7 +56,7 @@ def _candidates(bounds: str, limit: str) -> str:
     Django took longer to compose the statement than PostgreSQL to run it.
     """
     return f"""SELECT ctid AS tid FROM {LEAF}
-        WHERE queue_id = %(queue)s AND {IS_FETCHABLE}{bounds} AND {_IS_OPEN}
+        WHERE queue_id = %(queue)s AND {IS_FETCHABLE}{bounds} AND {NOT_SKIPPED} AND {_IS_OPEN}
         ORDER BY priority DESC, position LIMIT {limit} FOR UPDATE SKIP LOCKED"""
 
 
@@ -91,7 +91,8 @@ RETURNING {CLAIM_COLUMNS}
 def _heads(bounds: str) -> str:
     return f"""
 SELECT ctid, id, singleton_key, state, seq, priority, position FROM {LEAF}
-WHERE queue_id = %(queue)s AND {IS_FETCHABLE}{bounds} AND singleton_key <> ALL(%(without)s::text[]) AND {_IS_OPEN}
+WHERE queue_id = %(queue)s AND {IS_FETCHABLE}{bounds} AND singleton_key <> ALL(%(without)s::text[]) AND {NOT_SKIPPED}
+    AND {_IS_OPEN}
 ORDER BY priority DESC, position LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 

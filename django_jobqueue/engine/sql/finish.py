@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...states import JobState, leads_to
 from .lanes import ANY_DUE, FIRST_OF_EACH, HEAD_OF_HELD, KEY_HASH, OVERDUE
-from .parts import CLAIM_COLUMNS, IS_FETCHABLE, LEAF, NOW, claiming, listed
+from .parts import CLAIM_COLUMNS, IS_FETCHABLE, LEAF, NOT_SKIPPED, NOW, claiming, listed
 from .session import DURABLE
 
 
@@ -96,7 +96,7 @@ next AS MATERIALIZED (
         AND ({ANY_DUE} IS NOT TRUE OR {OVERDUE} IS NULL))
 UPDATE {LEAF} j SET {claiming(xmin="pg_snapshot_xmin(pg_current_snapshot())::text::bigint")}
 WHERE j.ctid = ANY(ARRAY(SELECT tid FROM next))
-    AND j.state = (SELECT '{JobState.CREATED}'::text) AND j.tags @> %(tags)s::text[]
+    AND j.state = (SELECT '{JobState.CREATED}'::text) AND j.tags @> %(tags)s::text[] AND j.{NOT_SKIPPED}
 RETURNING {CLAIM_COLUMNS}
 """
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from ...policies import QueuePolicy
 from ...states import DEAD, OCCUPIED, RETRYING, RUNNING, Hold, JobState
-from .parts import IS_ELIGIBLE, IS_FETCHABLE, IS_RUNNING, LEAF, listed
+from .parts import IS_ELIGIBLE, IS_FETCHABLE, IS_RUNNING, LEAF, NOT_SKIPPED, listed
 
 IN_GROUP = f"group_key <> '' AND state IN {listed(OCCUPIED | DEAD)}"
 _IN_QUEUE = "queue_id = %(queue)s"
-_FITS = "tags @> %(tags)s::text[]"
+_FITS = f"tags @> %(tags)s::text[] AND {NOT_SKIPPED}"
 _RUNS = (  # with the condition of its index, or the planner may use another index
     f"(SELECT true FROM {LEAF} WHERE {_IN_QUEUE} AND group_key <> '' AND state NOT IN {listed(set(JobState) - RUNNING)}"
     " AND group_key = {key} LIMIT 1)"

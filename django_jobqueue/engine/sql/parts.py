@@ -35,6 +35,7 @@ IS_TO_DELETE = "delete_at IS NOT NULL"
 IS_UNTIL = f"hold = '{Hold.UNTIL}'"
 IS_LANE = f"hold = '{Hold.LANE}'"
 IS_RETRYING = f"state IN {listed(RETRYING)}"
+NOT_SKIPPED = "name <> ALL(%(skip_names)s::text[])"  # not for a handler that the claiming worker lacks
 IS_LEASED = f"state = '{JobState.ACTIVE}' AND lease_until IS NOT NULL"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction
+from collections.abc import Iterable
 from difflib import get_close_matches
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -18,12 +19,17 @@ from ...conf import get_settings
 from ...database_errors import explanation
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
+from ...queue_order import QueueOrder
 from ...services.inspect.jobs import job_database
 from ...services.queues import queue_names
 from ...services.workers import leave_pools
 from ...text import check_queue_name, check_tags, check_text
 
+if TYPE_CHECKING:
+    from ...worker.options import WorkerOptions
+
 MOST_PORT = 65_535
+MOST_CONCURRENCY = 1_000
 MOST_NAME = 240  # the number of a child is appended to it
 
 
@@ -35,7 +41,22 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         known = get_settings()
         add = parser.add_argument
-        add("--queue", action="append", default=[], metavar="NAME", help="only jobs of this queue; may be repeated")
+        add(
+            "--queue",
+            action="append",
+            default=[],
+            metavar="NAME[=N]",
+            help="only jobs of this queue, with =N at most so many at once in each child; may be repeated "
+            "(default: all declared queues without the dead-letter queues)",
+        )
+        add("--exclude-queue", action="append", default=[], metavar="NAME", help="no jobs of this queue")
+        add(
+            "--queue-order",
+            choices=[order.value for order in QueueOrder],
+            default=QueueOrder.FAIR.value,
+            help="from which queue jobs are claimed next: each in turn (the default), in the order given, or in "
+            "proportion to the numbers given",
+        )
         add("--tags", default="", help="only jobs that have all of these tags, separated by commas")
         add(
             "--grouping",
@@ -43,7 +64,11 @@ class Command(BaseCommand):
             help="fetch jobs of standard queues by group, each group in its order",
         )
         add("--processes", type=int, help=f"how many child processes (default {known.PROCESSES})")
-        add("--concurrency", type=int, help=f"how many handlers each child runs at once (default {known.CONCURRENCY})")
+        concurrency = (
+            f"how many handlers each child runs at once, of all queues (default {known.CONCURRENCY}, besides those of "
+            "queues with a number)"
+        )
+        add("--concurrency", type=int, help=concurrency)
         grace = f"how many seconds handlers may keep running after a stop (default {known.STOP_GRACE_SECONDS})"
         add("--grace", type=float, help=grace)
         add("--max-jobs", type=int, default=0, help="replace a child after this many jobs (default 0: never)")
@@ -83,7 +108,7 @@ class Command(BaseCommand):
                 self.stdout.write(summary)
         sys.exit(code)
 
-    def _options(self, arguments: dict[str, Any]) -> Any:
+    def _options(self, arguments: dict[str, Any]) -> WorkerOptions:
         from ...worker.options import WorkerOptions
 
         for name, least in (("processes", 1), ("concurrency", 1), ("grace", 0), ("max_jobs", 0), ("health_port", 0)):
@@ -99,7 +124,8 @@ class Command(BaseCommand):
         try:
             if arguments["name"] is not None:
                 check_text(arguments["name"], option="--name", max_length=MOST_NAME, required=True)
-            queues = tuple(check_queue_name(name) for name in arguments["queue"])
+            queues, own = self._queues(arguments["queue"])
+            exclude = tuple(check_queue_name(name) for name in arguments["exclude_queue"])
             tags = tuple(check_tags([tag.strip() for tag in arguments["tags"].split(",") if tag.strip()]))
         except JobQueueError as error:
             raise CommandError(str(error)) from error
@@ -107,9 +133,14 @@ class Command(BaseCommand):
             using = job_database(arguments["database"])
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
-        self._check(queues, using)
-        return WorkerOptions.build(
+        queues = tuple(queue for queue in queues if queue not in exclude)
+        if arguments["queue"] and not queues:
+            raise CommandError("--exclude-queue leaves none of the queues that --queue names.")
+        options = WorkerOptions.build(
             queues=queues,
+            own={name: number for name, number in own.items() if name not in exclude},
+            exclude=exclude,
+            queue_order=QueueOrder(arguments["queue_order"]),
             tags=tags,
             grouping=arguments["grouping"],
             processes=arguments["processes"],
@@ -123,26 +154,69 @@ class Command(BaseCommand):
             health_port=arguments["health_port"],
             verbosity=arguments["verbosity"],
         )
+        if problem := options.problem():
+            raise CommandError(f"--concurrency {problem}.")
+        self._check(options)
+        return options
 
-    def _check(self, queues: tuple[str, ...], using: str) -> None:
-        """Refuse to start a worker without handlers, and warn about queues that do not exist."""
+    def _queues(self, given: list[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+        """The queues of ``--queue``, and the numbers that follow some. The name of a queue has no ``=``."""
+        own: dict[str, int] = {}
+        names: dict[str, None] = {}
+        for text in given:
+            name, separator, number = text.partition("=")
+            check_queue_name(name)
+            if name in names and str(own.get(name, "")) != number:
+                raise CommandError(f"--queue names {name!r} twice, with another number.")
+            names[name] = None
+            if separator:
+                if not (number.isascii() and number.isdigit() and 0 < int(number) <= MOST_CONCURRENCY):
+                    raise CommandError(
+                        f"--queue {text}: expected a number from 1 to {MOST_CONCURRENCY} after =, got {number!r}."
+                    )
+                own[name] = int(number)
+        return tuple(names), own
+
+    def _check(self, options: WorkerOptions) -> None:
+        """Refuse to start a worker without handlers, and warn about queues that do not exist or are left out."""
+        from ...worker.served_queues import queues_of_workers
+
         discovered = handlers.autodiscover()
         if not discovered:
             raise CommandError(
                 "No handlers were found. Decorate a function with @job(queue=…) in a jobs.py or tasks.py of an "
                 f"installed app (modules searched: {', '.join(get_settings().HANDLER_MODULES)})."
             )
+        using = options.using
         try:
             existing = queue_names(using=using)
+            served = options.queues or queues_of_workers(using=using)
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
         except (OperationalError, InterfaceError) as error:
             text = f"The database does not answer; waiting for it. {explanation(error, using) or error}"
-            self.stderr.write(self.style.WARNING(text.strip()))
+            self._warn(text.strip())
             return
         except DatabaseError as error:
             raise CommandError(explanation(error, using) or str(error).strip()) from error
-        for name in queues or sorted(handlers.served(discovered)):
+        with_handlers = handlers.served(discovered)
+        for name in options.queues or sorted(with_handlers - set(options.exclude)):
             if name not in existing:
-                close = get_close_matches(name, existing, n=1)
-                guess = f" Did you mean {close[0]!r}?" if close else ""
-                text = f"The queue {name!r} does not exist yet; the worker waits until it does.{guess}"
-                self.stderr.write(self.style.WARNING(text))
+                text = f"The queue {name!r} does not exist yet; the worker waits until it does.{_guess(name, existing)}"
+                self._warn(text)
+            elif name not in served:
+                self._warn(
+                    f"The queue {name!r} keeps dead letters and is not served, although a handler is declared for it; "
+                    f"to serve it, give --queue {name}."
+                )
+        for name in options.exclude:
+            if name not in existing:
+                self._warn(f"--exclude-queue {name}: there is no such queue.{_guess(name, existing)}")
+
+    def _warn(self, text: str) -> None:
+        self.stderr.write(self.style.WARNING(text))
+
+
+def _guess(name: str, existing: Iterable[str]) -> str:
+    close = get_close_matches(name, existing, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

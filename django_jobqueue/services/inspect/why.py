@@ -6,20 +6,23 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils.timezone import localtime
 
 from ...conf import get_settings
 from ...engine import sql
 from ...engine.claims import Target, database_of, id_of
 from ...engine.databases import rows
+from ...engine.missing_handlers import announced
 from ...engine.transactions import in_transaction
 from ...expressions import StatementTimestamp
 from ...models import Job, Operation, Queue, Worker
 from ...policies import ORDERED, QueuePolicy
 from ...redaction import redacted_text
-from ...states import BLOCKING, DEAD, FINAL, OCCUPIED, RETRYING, RUNNING, Hold, JobState
+from ...states import BLOCKING, DEAD, FINAL, OCCUPIED, RETRYING, RUNNING, UNHANDLED, Hold, JobState
 from .jobs import get_job
+
+MOST_NAMES = 3  # of workers
 
 
 def why(
@@ -73,9 +76,16 @@ def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object
         return ahead
     now = rows(using, sql.session.MOMENT)[0][0]
     if job.hold == Hold.UNTIL and job.start_after > now:
+        if _waits_for_handler(job):
+            return _why_unhandled(job, using)
         what = "its next attempt" if job.state in RETRYING else "its start"
         return f"It waits until {_time(job.start_after)} for {what}."
-    return _no_worker(job, using) or _no_handler(job, find_handler) or _place(job, using) + _ahead_in_group(job, using)
+    return (
+        _no_worker(job, using)
+        or _no_live_handler(job, using)
+        or _no_handler(job, find_handler)
+        or _place(job, using) + _ahead_in_group(job, using)
+    )
 
 
 def _by_whom(queue: Queue, using: str) -> str:
@@ -123,31 +133,67 @@ def _ahead_in_group(job: Job, using: str) -> str:
 
 def _what_it_does(other: Job) -> str:
     if other.state in DEAD:
-        error = redacted_text(other.error).strip().splitlines()[-1][:200] if other.error.strip() else "no error text"
-        return f"That job failed for good at {_time(other.finalized_at)} ({error}): retry it or skip it."
+        return f"That job failed for good at {_time(other.finalized_at)} ({_last_line(other)}): retry it or skip it."
     if other.state in RUNNING:
         return f"That job has been running since {_time(other.assigned_at)}."
+    if _waits_for_handler(other):
+        return f"That job waits for a worker that has its handler: {_last_line(other)}."
     return f"That job waits for its next attempt, which is due at {_time(other.start_after)}."
 
 
-def _no_worker(job: Job, using: str) -> str | None:
+def _last_line(job: Job) -> str:
+    lines = redacted_text(job.error).strip().splitlines()
+    return lines[-1][:200] if lines else "no error text"
+
+
+def _live_workers(job: Job, using: str) -> QuerySet[Worker]:
+    """The live workers that take jobs of its queue."""
     limit = StatementTimestamp() - timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
     live = Worker.objects.using(using).filter(stopped_at=None, heartbeat_at__gt=limit)
-    takers = [worker for worker in live if not worker.queues or job.queue_id in worker.queues]
-    if not takers:
+    return live.filter(Q(queues=[]) | Q(queues__contains=[job.queue_id]))
+
+
+def _no_worker(job: Job, using: str) -> str | None:
+    tags = list(_live_workers(job, using).values_list("tags", flat=True))
+    if not tags:
         if not Worker.objects.using(using).exists():
             return "No worker is running, and none was running recently: start one with manage.py runjobs."
         return f"No live worker takes jobs of the queue {job.queue_id!r}."
-    if not any(set(worker.tags) <= set(job.tags) for worker in takers):
+    if not any(set(wanted) <= set(job.tags) for wanted in tags):
         return f"No live worker takes jobs with its tags ({', '.join(job.tags) or 'none'})."
     return None
+
+
+def _no_live_handler(job: Job, using: str) -> str | None:
+    """That no live worker has its handler, and which do not."""
+    live = _live_workers(job, using)
+    if live.filter(Q(handlers=None) | Q(handlers__contains=[announced((job.queue_id, job.name))])).exists():
+        return None
+    names = [repr(name) for name in live.order_by("name").values_list("name", flat=True)[: MOST_NAMES + 1]]
+    if not names:
+        return None
+    who = ", ".join(names[:MOST_NAMES]) + (" and others" if len(names) > MOST_NAMES else "")
+    lack = f"worker {who} lacks it" if len(names) == 1 else f"workers {who} lack it"
+    what = f"a handler named {job.name!r}" if job.name else f"a handler for jobs of {job.queue_id!r} without a name"
+    return f"No live worker has {what}; {lack}."
+
+
+def _waits_for_handler(job: Job) -> bool:
+    return job.state == JobState.RETRY and bool(job.attempts) and job.attempts[-1]["outcome"] == UNHANDLED
+
+
+def _why_unhandled(job: Job, using: str) -> str:
+    text = _no_worker(job, using) or _no_live_handler(job, using) or "It waited for its handler; a live worker has it."
+    if job.start_after is None:
+        return text
+    return f"{text} It fails at {_time(job.start_after)}, unless a worker that has the handler starts before."
 
 
 def _no_handler(job: Job, find_handler: Callable[[str, str], object] | None) -> str | None:
     if find_handler is None or find_handler(job.queue_id, job.name) is not None:
         return None
     if job.name:
-        return f"This code has no handler named {job.name!r}: a worker that runs this code will fail the job."
+        return f"This code has no handler named {job.name!r}: a worker that runs this code leaves the job to others."
     return f"The job names no handler, and this code has no default handler for the queue {job.queue_id!r}."
 
 
