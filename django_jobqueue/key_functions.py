@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from .exceptions import InvalidOption
@@ -52,6 +53,12 @@ class KeyFunction:
         if handler is not None:
             self._match(list(parameters), handler)
 
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the handler's arguments."""
+        values = {} if self.handler is None else with_defaults(self.handler, {})
+        return {name: value for name, value in values.items() if value is not inspect.Parameter.empty}
+
     def _match(self, parameters: list[inspect.Parameter], handler: inspect.Signature) -> None:
         kinds = [parameter.kind for parameter in parameters]
         named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
@@ -74,10 +81,14 @@ class KeyFunction:
         """The key of a job with this data."""
         if self.handler is None:
             return self.function(data)
-        values = list(with_defaults(self.handler, data or {}).items())
-        first = values if self.by_position is None else values[: self.by_position]
-        rest = values[len(first) :]
-        named = {name: value for name, value in rest if self.names is None or name in self.names}
+        if self.by_position == 0:
+            values = {**self.defaults, **(data or {})}
+            if self.names is None:
+                return self.function(**values)
+            return self.function(**{name: values[name] for name in self.names if name in values})
+        ordered = list(with_defaults(self.handler, data or {}).items())
+        first = ordered[: self.by_position]
+        named = {name: value for name, value in ordered[len(first) :] if self.names is None or name in self.names}
         return self.function(*(value for _, value in first), **named)
 
     def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

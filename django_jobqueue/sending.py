@@ -39,7 +39,9 @@ class Sendable(Generic[P, S]):
         self._handler, self._options = handler, prepared
         self._computed = [(option, prepared[option]) for option in KEYS if callable(prepared.get(option))]
         self._queue: str = prepared.get("queue", handler.queue)
-        self._to_send = {name: value for name, value in prepared.items() if name != "queue"}
+        self._to_send = prepared
+        if "queue" in prepared:
+            self._to_send = {name: value for name, value in prepared.items() if name != "queue"}
         self._is_sure = "on_duplicate" not in prepared and REFUSABLE.isdisjoint(prepared)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> S:

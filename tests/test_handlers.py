@@ -435,7 +435,7 @@ def by_positional_only(customer: str, /, **rest: Any) -> str:
         (lambda **arguments: str(sorted(arguments)), "['customer', 'order']"),
         (lambda customer, other="fixed": f"{customer} {other}", "ada fixed"),
         (lambda *arguments: str(arguments), "('ada', 1)"),
-        (lambda *_, **arguments: str(list(arguments)), "['customer', 'order']"),
+        (lambda *_, **arguments: str(sorted(arguments)), "['customer', 'order']"),
         (by_positional_only, "ada [('order', 1)]"),
         (str.upper, "ADA"),
         (lambda: "constant", "constant"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,6 +16,7 @@ from django_jobqueue.states import OCCUPIED, JobState
 
 from .lives import job_in, refused, sent, snapshot
 
+sending: Any = sys.modules["django_jobqueue.services.send"]  # its name in the package is that of the verb
 WINDOW = 10**8  # seconds: no test runs across its end
 
 
@@ -56,6 +59,33 @@ def test_return_gives_the_job_that_holds_the_key(queue):  # B32
     holder = sent(queue, singleton_key="k")
 
     assert services.send(queue.name, singleton_key="k", on_duplicate="return") == holder
+
+
+def test_return_sends_the_job_if_the_other_one_ends_meanwhile(queue, monkeypatch):  # B32
+    holder = sent(queue, singleton_key="k")
+    look = sending.in_the_way
+
+    def ends_first(*args: Any) -> Any:
+        if Job.objects.count() == 1:
+            services.cancel([holder.pk])
+        return look(*args)
+
+    monkeypatch.setattr(sending, "in_the_way", ends_first)
+
+    job = services.send(queue.name, singleton_key="k", on_duplicate="return")
+
+    assert job.state == "created"
+    assert job.pk != holder.pk
+
+
+def test_return_gives_up_on_a_job_that_it_never_sees(queue, monkeypatch):  # B32
+    sent(queue, singleton_key="k")
+    monkeypatch.setattr(sending, "in_the_way", lambda *_: None)
+
+    with refused(DuplicateJob) as caught:
+        services.send(queue.name, singleton_key="k", on_duplicate="return")
+
+    assert "by a job that this transaction does not see" in str(caught.value)
 
 
 def test_return_gives_the_waiting_job_of_a_short_queue_and_not_the_active_one(short_queue):  # B32

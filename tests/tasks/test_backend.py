@@ -249,6 +249,25 @@ def test_using_takes_the_options_of_a_job():
 def paid(order_id: int, **_: Any) -> None: ...
 
 
+def delivered(order_id: int, step: str = "pack") -> None: ...
+
+
+def test_a_key_function_gets_the_bound_arguments_with_defaults():
+    made = task(queue_name="default")(delivered)
+    keyed = made.using(singleton_key=lambda order_id, step: f"{step} {order_id}", group_key=lambda step: step)
+
+    results = [keyed.enqueue(7), keyed.enqueue(order_id=8), *keyed.enqueue_many([[9, "ship"], {"order_id": 10}])]
+
+    assert [(job_of(one).singleton_key, job_of(one).group_key) for one in results] == [
+        ("pack 7", "pack"), ("pack 8", "pack"), ("ship 9", "ship"), ("pack 10", "pack"),
+    ]  # fmt: skip
+    with pytest.raises(TypeError, match="order_id"):
+        keyed.enqueue(step="ship")
+    with pytest.raises(InvalidTask, match="the function takes order, which is no argument of the handler"):
+        made.using(singleton_key=lambda order: order)
+    del handlers.registry.by_name[made.module_path]
+
+
 def test_the_decorator_takes_them_where_django_lets_it():
     make = lambda: task(singleton_key=lambda order_id, **_: f"order {order_id}", retry_limit=5)(paid)  # noqa: E731
     if not TAKES_OPTIONS:
