@@ -36,7 +36,7 @@ class JobLog:
 
     def lists_jobs(self) -> bool:
         """Whether jobs that end now get a line each."""
-        return not self._is_busy and logger.isEnabledFor(logging.INFO)
+        return not self._is_busy and self._seen <= self._most and logger.isEnabledFor(logging.INFO)
 
     def takes(self, number: int) -> bool:
         """Whether each of so many jobs that have ended gets a line."""
