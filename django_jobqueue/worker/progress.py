@@ -60,13 +60,12 @@ class Progress:
 def count_total(options: WorkerOptions) -> int:
     """How many waiting jobs this worker can take, now or when the jobs ahead of them have ended."""
     found = waiting_for(options.served_queues(), tags=options.tags, using=options.using)
-    return sum(each.number for each in found if _why(each) in (READY, BEHIND_READY, BEHIND_RUNNING))
+    return sum(each.number for each in found if _why(each) in (READY, BEHIND_RUNNING))
 
 
 # --------------------------------------------------------------------------------------------------------- what is left
 
 READY = "that can be fetched now"
-BEHIND_READY = "behind a job of their key that can be fetched"
 BEHIND_RUNNING = "behind a running job of their key"
 BEHIND_BLOCKED = "behind a blocked key"
 BEHIND_DELAYED = "behind a job of their key that is not due"
@@ -79,7 +78,6 @@ RUNNING = "running in another worker"
 _REASONS = {
     "ready": READY,
     "until": NOT_DUE,
-    "behind_ready": BEHIND_READY,
     "lane": BEHIND_RUNNING,
     "blocked": BEHIND_BLOCKED,
     "behind_delayed": BEHIND_DELAYED,

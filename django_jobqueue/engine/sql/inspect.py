@@ -63,7 +63,7 @@ SELECT q.name, q.paused_at IS NOT NULL, w.handler, w.tagged,
     CASE WHEN w.because <> '{Hold.LANE}' OR q.policy <> '{ORDERED}' THEN w.because
         WHEN b.state IN {listed(DEAD)} THEN 'blocked'
         WHEN b.state IN {listed(RUNNING)} THEN '{Hold.LANE}'
-        WHEN b.state IS NOT NULL AND b.hold IS NULL OR b.state IS NULL AND w.has_front THEN 'behind_ready'
+        WHEN b.state IS NOT NULL AND b.hold IS NULL OR b.state IS NULL AND w.has_front THEN 'ready'
         ELSE 'behind_delayed' END,
     sum(w.number)::bigint, min(w.due_at)
 FROM jobqueue_queue q CROSS JOIN LATERAL (
