@@ -77,7 +77,6 @@ class Child:
             self.wake,
             one_handler=handler is not None,
             always_whole=handler is not None or self.executor.around is not None,
-            lists_jobs=self.log.lists_jobs,
         )
         self.dispatcher = Dispatcher(self.claims, self.executor, pace, settings, handler)
         self.capacity = Capacity(self.claims, self.executor, pace, options, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .. import handlers
@@ -42,14 +42,13 @@ class Poller:
         *,
         one_handler: bool,  # whether one handler runs all jobs, even those that name another
         always_whole: bool,  # whether jobs are always claimed with all their columns
-        lists_jobs: Callable[[], bool],  # whether each job gets a line in the log, which says its number
     ) -> None:
         self.queues: dict[str, ServedQueue] = {}
         self.look_at: dict[str, float] = {}  # when to read each queue
         self.bookmarks: dict[str, Bookmark] = {}  # of queues that returned as many jobs as requested
         self.notified: set[str] = set()  # queues, or "" for all; filled by the listener's thread
         self._options, self._poll_seconds, self._wake = options, poll_seconds, wake
-        self._one_handler, self._always_whole, self._lists_jobs = one_handler, always_whole, lists_jobs
+        self._one_handler, self._always_whole = one_handler, always_whole
         self._turns: deque[str] = deque()
         self._empty_at: dict[str, float] = {}  # when a queue was found empty
         self._refreshed_at = float("-inf")
@@ -92,7 +91,7 @@ class Poller:
 
     def needs_whole(self, queue: str) -> bool:
         """Whether code outside the worker sees the jobs of this queue, and may read any of their columns."""
-        if self._always_whole or job_started.receivers or job_finished.receivers or self._lists_jobs():
+        if self._always_whole or job_started.receivers or job_finished.receivers:
             return True
         served = self.queues.get(queue)
         return served is None or served.takes_context or served.by_group
