@@ -287,6 +287,19 @@ def test_queues_with_a_part_of_their_own_are_counted_too(transactional_db):
 
 
 @pytest.mark.django_db
+def test_the_current_minute_can_be_counted_and_is_counted_again(queue):
+    JobFactory(queue=queue, created_at=earlier(0, 0))
+
+    fill_minutes(until_now=True)
+    assert figures(queue, 0) == {"sent": 1}
+
+    JobFactory(queue=queue, created_at=earlier(0, 0))
+    assert fill_minutes(until_now=True) == 0
+    assert figures(queue, 0) == {"sent": 2}
+    assert QueueTotal.objects.get(queue=queue).sent == 2
+
+
+@pytest.mark.django_db
 def test_a_minute_is_filled_once(queue):
     JobFactory(queue=queue, created_at=earlier(1))
 

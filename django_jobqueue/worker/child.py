@@ -86,7 +86,6 @@ class Child:
             self.wake,
             one_handler=handler is not None,
             always_whole=handler is not None or self.executor.around is not None,
-            lists_jobs=self.log.lists_jobs,
             refreshed=self.missing.refresh,
         )
         self.dispatcher = Dispatcher(self.claims, self.executor, pace, settings, handler, self.missing)

@@ -34,10 +34,6 @@ class JobLog:
         self._has_unlisted = False  # whether some of them have no line
         self._before = Tally()  # at the beginning of this window
 
-    def lists_jobs(self) -> bool:
-        """Whether jobs that end now get a line each."""
-        return not self._is_busy and logger.isEnabledFor(logging.INFO)
-
     def takes(self, number: int) -> bool:
         """Whether each of so many jobs that have ended gets a line."""
         if not logger.isEnabledFor(logging.INFO):

@@ -48,7 +48,6 @@ class Poller:
         *,
         one_handler: bool,  # whether one handler runs all jobs, even those that name another
         always_whole: bool,  # whether jobs are always claimed with all their columns
-        lists_jobs: Callable[[], bool],  # whether each job gets a line in the log, which says its number
         refreshed: Callable[[Iterable[str], Iterable[str]], None],  # called with the queues, see MissingHandlers
     ) -> None:
         self.queues: dict[str, ServedQueue] = {}
@@ -56,7 +55,7 @@ class Poller:
         self.bookmarks: dict[str, Bookmark] = {}  # of queues that returned as many jobs as requested
         self.notified: set[str] = set()  # queues, or "" for all; filled by the listener's thread
         self._options, self._poll_seconds, self._wake = options, poll_seconds, wake
-        self._one_handler, self._always_whole, self._lists_jobs = one_handler, always_whole, lists_jobs
+        self._one_handler, self._always_whole = one_handler, always_whole
         self._refreshed = refreshed
         self._turns = turns_of(options)
         self._empty_at: dict[str, float] = {}  # when a queue was found empty
@@ -103,7 +102,7 @@ class Poller:
 
     def needs_whole(self, queue: str) -> bool:
         """Whether code outside the worker sees the jobs of this queue, and may read any of their columns."""
-        if self._always_whole or job_started.receivers or job_finished.receivers or self._lists_jobs():
+        if self._always_whole or job_started.receivers or job_finished.receivers:
             return True
         served = self.queues.get(queue)
         return served is None or served.takes_context or served.by_group

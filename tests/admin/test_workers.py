@@ -56,6 +56,11 @@ def test_stopping_an_unknown_worker_shows_a_message(boss, name):
     assert "no longer exists" in read(boss.post(f"{WORKERS}stop/", {"name": name}, follow=True)).text
 
 
+@pytest.mark.parametrize("page", ("worker", "queue", "schedule", "operation", "blockedkey", "failuregroup", "report"))
+def test_the_permission_to_view_jobs_is_enough_to_see_what_belongs_to_them(login, page):
+    assert login("view_job").get(f"/admin/jobqueue/{page}/").status_code == 200
+
+
 def test_asking_has_its_permission(login):
     worker()
 

@@ -29,7 +29,7 @@ class WaitingFor(NamedTuple):
     """Waiting jobs of a queue with one handler, by what they wait for.
 
     ``because`` is ``ready`` (nothing), ``until`` (their time), ``lane`` (a running job), ``blocked`` (a job of the key
-    that failed for good) or ``behind_delayed`` (a job of their key that is not due).
+    that failed for good) or ``behind_delayed`` (a job of the key that is not due).
     """
 
     queue: str
