@@ -1505,10 +1505,9 @@ class Migration(migrations.Migration):
             },
         ),
         # It lives for seconds: a crash of the server may empty it, and then the write that staged it fails as a whole.
-        # Rows are found by their place in the table, and an index would only make it slower to stage them.
         RunPostgreSQL(
-            "ALTER TABLE jobqueue_stagedjob SET UNLOGGED, DROP CONSTRAINT jobqueue_stagedjob_pkey",
-            "ALTER TABLE jobqueue_stagedjob SET LOGGED, ADD PRIMARY KEY (row_id)",
+            "ALTER TABLE jobqueue_stagedjob SET UNLOGGED",
+            "ALTER TABLE jobqueue_stagedjob SET LOGGED",
         ),
         migrations.CreateModel(
             name="Report",

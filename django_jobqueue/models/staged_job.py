@@ -52,8 +52,8 @@ class SentRow(models.Model):
 class StagedJob(models.Model):
     """A row that a Spark task has written, and that becomes a job when the whole write is committed.
 
-    The table is unlogged and has no index, because rows live for seconds. Most columns are texts, because these are
-    fast to write; the commit converts them.
+    The table is unlogged and has no index but its primary key, because rows live for seconds. Most columns are texts,
+    because these are fast to write; the commit converts them.
     """
 
     row_id = models.BigAutoField(primary_key=True)

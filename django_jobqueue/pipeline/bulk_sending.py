@@ -8,6 +8,7 @@ identities of sent rows are stored in ``SentRow``, also after their jobs were de
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import stat
@@ -206,8 +207,9 @@ def _plan(target: Queue, wish: Mapping, batch: str, encoding: str, delimiter: st
         raise InvalidOption("delimiter", f"expected one character, got {delimiter!r}")
     try:
         "".encode(encoding or "utf-8")
+        codecs.lookup(encoding or "utf-8").decode(b"", "surrogateescape")  # some encodings cannot skip bad bytes
     except (LookupError, UnicodeError):
-        raise InvalidOption("encoding", f"Python knows no encoding {encoding!r}") from None
+        raise InvalidOption("encoding", f"Python cannot read text files in the encoding {encoding!r}") from None
     settings = get_settings()
     scope = json.dumps([target.name, batch, wish.identity()])
     return Plan(

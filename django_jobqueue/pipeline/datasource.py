@@ -337,17 +337,17 @@ class JobWriter(DataSourceArrowWriter):
         """A dry run: refused rows and the first of the others stay staged, for the sender to report."""
         (number, _), *answered = _answer(cursor, self.statements[self.store].format(**values))
         self._refuse(cursor, [(row, None) for row, what in answered if what == "refused"])
-        if shown := ", ".join(_place(row) for row, what in answered if what == "shown"):
+        if shown := ", ".join(str(row) for row, what in answered if what == "shown"):
             write = literal(shown_write(self.write_id))
             cursor.execute(self.statements["shown"].format(shown=write, some=shown))
         return int(number)
 
-    def _refuse(self, cursor: Any, refused: Sequence[tuple[str, str | None]]) -> None:
+    def _refuse(self, cursor: Any, refused: Sequence[tuple[int, str | None]]) -> None:
         write = literal(refused_write(self.write_id))
         for start in range(0, len(refused), 1_000):
             some = refused[start : start + 1_000]
-            places = ", ".join(_place(row) for row, _ in some)
-            cursor.execute(self.statements["refuse"].format(refused=write, some=places))
+            ids = ", ".join(str(row) for row, _ in some)
+            cursor.execute(self.statements["refuse"].format(refused=write, some=ids))
             if known_by := ", ".join(literal(id) for _, id in some if id is not None):
                 cursor.execute(self.statements["forget"].format(some=known_by))
 
@@ -359,11 +359,6 @@ class JobWriter(DataSourceArrowWriter):
 def _answer(cursor: Any, statement: str) -> Any:
     cursor.execute(statement)
     return cursor.fetchall()
-
-
-def _place(row: str) -> str:
-    """SQL for the ctid of a staged row."""
-    return f"{literal(row)}::tid"
 
 
 def refused_write(write_id: str) -> str:

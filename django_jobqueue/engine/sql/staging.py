@@ -73,7 +73,7 @@ _IS_UNKNOWN = "NOT EXISTS (SELECT 1 FROM jobqueue_job j WHERE j.id = p.job::uuid
 
 # Rows are ordered, identified and given their place in a lane by these few columns, so that a million of them can be
 # sorted in memory; the wide columns are read at the end, by ctid.
-_NARROW = "s.ctid AS at, s.job, s.singleton_key, s.priority, s.start_after, s.delay, {n} AS n"
+_NARROW = "s.ctid AS at, s.row_id, s.job, s.singleton_key, s.priority, s.start_after, s.delay, {n} AS n"
 _PLACED = f"WITH placed AS MATERIALIZED (SELECT {_NARROW} {_OURS})"
 
 # Rows of files are identified by their identity, and equal rows by their number among them.
@@ -123,7 +123,7 @@ held AS (
     SELECT f.*, CASE WHEN {_IS_LATER} THEN '{Hold.UNTIL}' ELSE {{lane}} END AS hold
     FROM fresh f WHERE f.job IS NULL OR f.nth_of_id = 1),
 numbered AS MATERIALIZED (
-    SELECT at, given, due_at, hold, {"known_by, " if refuse else ""}{NEXT_SEQ} AS seq FROM held ORDER BY n)"""
+    SELECT at, row_id, given, due_at, hold, {"known_by, " if refuse else ""}{NEXT_SEQ} AS seq FROM held ORDER BY n)"""
     insert = f"""
 INSERT INTO jobqueue_job (id, seq, position, queue_id, policy, name, priority, singleton_key, group_key, tags, data,
     hold, start_after, first_start_after, {_INHERITED})
@@ -137,8 +137,8 @@ FROM numbered h JOIN {_STAGED} s ON s.ctid = h.at CROSS JOIN target q
         return rows + insert
     return f"""{rows},
 stored AS ({insert} ON CONFLICT DO NOTHING RETURNING seq)
-SELECT count(*)::text, NULL FROM stored UNION ALL
-SELECT at::text, CASE WHEN {_NEW} THEN known_by::text END
+SELECT count(*), NULL FROM stored UNION ALL
+SELECT row_id, CASE WHEN {_NEW} THEN known_by::text END
 FROM numbered p WHERE (seq IN (SELECT seq FROM stored)) IS FALSE
 """
 
@@ -179,10 +179,10 @@ def _count(condition: str) -> str:
 fresh AS (
     SELECT p.*, row_number() OVER (PARTITION BY COALESCE(p.singleton_key, '') ORDER BY n) AS nth_of_key
     FROM placed p WHERE (p.job IS NULL OR {_IS_UNKNOWN}) AND {condition}),
-judged AS MATERIALIZED (SELECT at, n, {{place}} AS has_place FROM fresh f)
-SELECT count(*)::text, 'count' FROM judged WHERE has_place UNION ALL
-SELECT at::text, 'refused' FROM judged WHERE NOT has_place UNION ALL
-(SELECT at::text, 'shown' FROM judged WHERE has_place ORDER BY n LIMIT {SHOWN})
+judged AS MATERIALIZED (SELECT row_id, n, {{place}} AS has_place FROM fresh f)
+SELECT count(*), 'count' FROM judged WHERE has_place UNION ALL
+SELECT row_id, 'refused' FROM judged WHERE NOT has_place UNION ALL
+(SELECT row_id, 'shown' FROM judged WHERE has_place ORDER BY n LIMIT {SHOWN})
 """
 
 
@@ -197,11 +197,11 @@ COMMIT = Commit(
     store_again=_store(_REMEMBERED),
     store_rows_or_refuse=_store(_REMEMBERED, _NEW, refuse=True),
     store_again_or_refuse=_store(_REMEMBERED, refuse=True),
-    refuse=f"UPDATE {_STAGED} SET write = {{refused}} WHERE ctid IN ({{some}})",
+    refuse=f"UPDATE {_STAGED} SET write = {{refused}} WHERE row_id IN ({{some}})",
     forget="DELETE FROM jobqueue_sentrow WHERE id IN ({some})",
     count_rows=_count("NOT EXISTS (SELECT 1 FROM jobqueue_sentrow r WHERE r.id = p.known_by)"),
     count_again=_count("true"),
-    shown=f"UPDATE {_STAGED} SET write = {{shown}} WHERE ctid IN ({{some}})",
+    shown=f"UPDATE {_STAGED} SET write = {{shown}} WHERE row_id IN ({{some}})",
     stored="UPDATE jobqueue_jobwrite SET jobs = {stored} WHERE id = {write}",
     numbers=_NUMBERS,
     lanes={policy.value: _lane(policy) for policy in QueuePolicy},
