@@ -112,6 +112,7 @@ def test_queues_go_by_the_job_that_a_fetch_would_claim_first(db):
     JobFactory(queue=b)
     JobFactory(queue=c)
     JobFactory(queue=b, priority=1)
+    turned_round()
 
     names = [name for (name,) in ask(a, sql.fetch.QUEUES_BY_AGE)]
 
@@ -163,7 +164,8 @@ def test_candidates_of_some_keys_are_left_out(queue):
 
 
 @pytest.mark.parametrize("statement", (sql.fetch.HEADS, sql.fetch.CLAIM_FRONT), ids=("heads", "front"))
-def test_the_first_candidates_are_taken_wherever_their_rows_are(queue, statement):
+def test_the_first_candidates_of_the_queue_are_taken_wherever_their_rows_are(queue, other, statement):
+    JobFactory(queue=other, priority=9)
     jobs = [JobFactory(queue=queue, priority=priority) for priority in (1, 0, 0)]
     turned_round(*jobs)
 
