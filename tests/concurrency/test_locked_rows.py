@@ -138,6 +138,17 @@ def test_rows_that_another_session_has_locked_are_skipped(request, worker: Sessi
     assert [what.changed(now.get(job.pk)) for job in jobs] == [False, True]
 
 
+def test_a_candidate_that_another_session_has_locked_is_skipped(fifo_queue, other: Session, worker: Session):
+    jobs = [JobFactory(queue=fifo_queue, singleton_key=key) for key in KEYS]
+    params = {"queue": fifo_queue.name, "without": [], "limit": 10}
+    other.begin()
+    other.run(lock_row, jobs[0].pk)
+
+    found = worker.run(rows, "default", sql.parts.at(DEFAULT, sql.fetch.HEADS), params)
+
+    assert [id for _, id, *_ in found] == [jobs[1].pk]
+
+
 @pytest.mark.parametrize("statement", (sql.workers.RENEW, sql.workers.PROGRESS), ids=("renew", "progress"))
 def test_workers_do_not_wait_for_jobs_that_another_session_has_locked(
     queue, other: Session, worker: Session, statement: str
