@@ -225,7 +225,7 @@ def test_the_handlers_of_the_first_jobs_and_of_the_first_delayed_jobs_are_counte
     jobs = [JobFactory(queue=b, name=name) for name in ("first", "second")]
     jobs += [held(b, name=name, start_after=ago(hours=-hours)) for name, hours in (("soon", 1), ("later", 2))]
     JobFactory(queue=a, name="elsewhere")
-    JobFactory(queue=a, name="running", state=JobState.ACTIVE)
+    JobFactory(queue=a, name="running", state=JobState.ACTIVE, priority=9)
     turned_round(*jobs)
 
     assert ask(sql.inspect.WAITING_HANDLERS, {"n": 1}) == [
