@@ -58,7 +58,7 @@ bench-spark: $(VENV)/.dev-installed  ## measure the pipeline, compared with Spar
 nemesis: $(VENV)/.dev-installed  ## try to break every promise: ARGS="--minutes 10 --seed 7 --configuration default"
 	$(PY) -m tests.nemesis $(ARGS)
 
-mutants: $(VENV)/.dev-installed  ## check that a test fails without each condition, lock and order of the SQL: ARGS="--minutes 50"
+mutants: $(VENV)/.dev-installed  ## check that a test fails without each condition of the SQL and of the deciding functions: ARGS="--minutes 50"
 	$(PY) -m tests.mutants $(ARGS)
 
 docs: $(VENV)/.dev-installed  ## build the documentation in docs/_build

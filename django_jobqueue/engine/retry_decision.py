@@ -54,7 +54,7 @@ def change_after(job: Job, failing: Failing, *, retry_taken: bool = False, skips
     ended = Change(
         failing.dies_as, crashes=crashes, error=failing.error, reason=reason, outcome=reason, died=True
     )  # fmt: skip
-    if failing.crashed and crashes >= get_settings().CRASH_LIMIT:
+    if crashes >= get_settings().CRASH_LIMIT:
         ended = replace(ended, state=JobState.FAILED, reason=FailureReason.CRASH_LOOP.value)
     elif failing.for_good or (_is_exhausted(job) and not _is_paid(job)):
         pass

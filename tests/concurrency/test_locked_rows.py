@@ -139,6 +139,32 @@ def test_rows_that_another_session_has_locked_are_skipped(request, worker: Sessi
     assert [what.changed(now.get(job.pk)) for job in jobs] == [False, True]
 
 
+def test_a_candidate_that_another_session_has_locked_is_skipped(fifo_queue, other: Session, worker: Session):
+    jobs = [JobFactory(queue=fifo_queue, singleton_key=key) for key in KEYS]
+    params = {"queue": fifo_queue.name, "without": [], "limit": 10}
+    other.begin()
+    other.run(lock_row, jobs[0].pk)
+
+    found = worker.run(rows, "default", sql.parts.at(DEFAULT, sql.fetch.HEADS), params)
+
+    assert [id for _, id, *_ in found] == [jobs[1].pk]
+
+
+@pytest.mark.parametrize("statement", (sql.workers.RENEW, sql.workers.PROGRESS), ids=("renew", "progress"))
+def test_workers_do_not_wait_for_jobs_that_another_session_has_locked(
+    queue, other: Session, worker: Session, statement: str
+):
+    jobs = [JobFactory(queue=queue, heartbeat_seconds=60, heartbeat_at=ago(hours=1), **ACTIVE) for _ in range(2)]
+    claims = [[queue.name] * 2, ids(jobs), [job.attempt for job in jobs], [job.claim_number for job in jobs]]
+    reports = [[0.5] * 2, ["half"] * 2] if statement == sql.workers.PROGRESS else []
+    other.begin()
+    other.run(lock_row, jobs[0].pk)
+
+    worker.run(run, statement, [*claims, *reports])
+
+    assert list(Job.objects.filter(heartbeat_at__gt=ago(minutes=1))) == jobs[1:]
+
+
 def test_pending_lanes_that_another_session_releases_are_skipped(other: Session, worker: Session):
     first, second = (PendingRelease.objects.create(queue="q", policy="singleton", singleton_key=key) for key in KEYS)
     other.begin()

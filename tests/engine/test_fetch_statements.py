@@ -112,6 +112,7 @@ def test_queues_go_by_the_job_that_a_fetch_would_claim_first(db):
     JobFactory(queue=b)
     JobFactory(queue=c)
     JobFactory(queue=b, priority=1)
+    turned_round()
 
     names = [name for (name,) in ask(a, sql.fetch.QUEUES_BY_AGE)]
 
@@ -123,7 +124,7 @@ def test_queues_go_by_the_job_that_a_fetch_would_claim_first(db):
 
 def jobs_around(queue: Queue) -> dict[str, Job]:
     """Jobs above, before, behind and below a place in the order of the queue."""
-    priorities = {"above": 5, "before": 3, "place": 3, "behind": 3, "below": 1}
+    priorities = {"above": 5, "before": 3, "place": 3, "behind": 3, "below": 1, "above later": 5}
     return {name: JobFactory(queue=queue, singleton_key=name, priority=n) for name, n in priorities.items()}
 
 
@@ -133,16 +134,16 @@ def test_a_claim_beyond_a_place_takes_only_what_is_more_important_or_behind_it(q
     place = {"priority": 3, "position": jobs["place"].position}
     claimed = ask(queue, sql.fetch.CLAIM_BEYOND, limit=10, **place, **KNOWN, **CLAIM)
 
-    assert {id for *_, id in claimed} == {jobs["above"].pk, jobs["behind"].pk}
+    assert {id for *_, id in claimed} == {jobs[name].pk for name in ("above", "above later", "behind")}
 
 
 @pytest.mark.parametrize(
     ("statement", "names"),
     (
-        (sql.fetch.HEADS_ABOVE, ["above"]),
+        (sql.fetch.HEADS_ABOVE, ["above", "above later"]),
         (sql.fetch.HEADS_WITHIN, ["behind"]),
         (sql.fetch.HEADS_BELOW, ["behind", "below"]),
-        (sql.fetch.HEADS, ["above", "before", "place", "behind", "below"]),
+        (sql.fetch.HEADS, ["above", "above later", "before", "place", "behind", "below"]),
     ),
     ids=("above", "within", "below", "all"),
 )
@@ -159,11 +160,12 @@ def test_candidates_of_some_keys_are_left_out(queue):
 
     found = ask(queue, sql.fetch.HEADS, without=["above", "place"], limit=10, **KNOWN)
 
-    assert [key for _, _, key, *_ in found] == ["before", "behind", "below"]
+    assert [key for _, _, key, *_ in found] == ["above later", "before", "behind", "below"]
 
 
 @pytest.mark.parametrize("statement", (sql.fetch.HEADS, sql.fetch.CLAIM_FRONT), ids=("heads", "front"))
-def test_the_first_candidates_are_taken_wherever_their_rows_are(queue, statement):
+def test_the_first_candidates_of_the_queue_are_taken_wherever_their_rows_are(queue, other, statement):
+    JobFactory(queue=other, priority=9)
     jobs = [JobFactory(queue=queue, priority=priority) for priority in (1, 0, 0)]
     turned_round(*jobs)
 

@@ -48,6 +48,7 @@ def without_group(queue: Queue, depth: int = 10, **params: Any) -> list[tuple[An
 def test_only_the_first_jobs_are_looked_at(queue):
     JobFactory(queue=queue, group_key="A")
     JobFactory(queue=queue, group_key="B", priority=1)
+    turned_round()
 
     assert in_front(queue, rows=1) == (1, ["B"])
 

@@ -177,11 +177,10 @@ def test_a_backlog_is_that_of_the_last_minute(queues):
 def in_lanes(ordered: tuple[Queue, Queue]) -> list[Job]:
     """Jobs of two lanes, so that each differs from the first lane's in one respect."""
     a, b = ordered
-    wanted = [JobFactory(queue=b, singleton_key="x", hold=hold) for hold in (None, Hold.LANE, Hold.UNTIL) * 2]
     JobFactory(queue=a, singleton_key="x")
     JobFactory(queue=b, singleton_key="y")
     JobFactory(queue=b, singleton_key="x", state=JobState.FAILED)
-    return wanted
+    return [JobFactory(queue=b, singleton_key="x", hold=hold) for hold in (None, Hold.LANE, Hold.UNTIL) * 2]
 
 
 def test_the_front_of_a_lane_is_its_first_job_of_each_hold(ordered):
@@ -208,7 +207,7 @@ def test_failures_are_grouped_by_their_fingerprint(queues):
     jobs = {mark: [JobFactory(fingerprint=mark, **failed) for _ in range(3)] for mark in "ba"}
     JobFactory(fingerprint="", **failed)
     JobFactory(queue=a, state=JobState.RETRY, fingerprint="c")
-    turned_round(*jobs["b"], *jobs["a"])
+    turned_round()
 
     found = ask(sql.inspect.FAILURE_GROUPS, {"groups": 10, "jobs": 2})
 
@@ -226,7 +225,7 @@ def test_the_handlers_of_the_first_jobs_and_of_the_first_delayed_jobs_are_counte
     jobs = [JobFactory(queue=b, name=name) for name in ("first", "second")]
     jobs += [held(b, name=name, start_after=ago(hours=-hours)) for name, hours in (("soon", 1), ("later", 2))]
     JobFactory(queue=a, name="elsewhere")
-    JobFactory(queue=a, name="running", state=JobState.ACTIVE)
+    JobFactory(queue=a, name="running", state=JobState.ACTIVE, priority=9)
     turned_round(*jobs)
 
     assert ask(sql.inspect.WAITING_HANDLERS, {"n": 1}) == [

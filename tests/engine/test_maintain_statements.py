@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_jobqueue.engine import sql
-from django_jobqueue.engine.sweeps import queues_with
+from django_jobqueue.engine.databases import rows
 from django_jobqueue.models import Job, PendingRelease, Queue, SentRow
 from django_jobqueue.policies import DelayedHead, QueuePolicy
 from django_jobqueue.states import Hold, JobState
@@ -37,7 +37,9 @@ def test_queues_with_such_rows_are_found_once_and_in_order_wherever_their_rows_a
     jobs = [JobFactory(queue=queue, state=JobState.ACTIVE) for queue in (*queues[:2], *queues[:2])]
     turned_round(*jobs, JobFactory(queue=queues[2]), JobFactory(queue=queues[3], state=JobState.ACTIVE))
 
-    assert queues_with("default", sql.parts.IS_RUNNING) == ["a", "b", "d"]
+    found = rows("default", sql.maintain.QUEUES_WITH.format(which=sql.parts.IS_RUNNING))
+
+    assert [name for (name,) in found] == ["a", "b", "d"]
 
 
 # ------------------------------------------------------------------------------------------------------ deleting

@@ -22,7 +22,7 @@ _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-_NOT_WALKED = ("decorator_list", "args", "returns", "annotation", "type_params")
+_NOT_WALKED = ("decorator_list", "returns", "annotation", "type_params")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -138,7 +138,7 @@ def _sites(tree: ast.Module) -> Iterator[_Site]:
 
 def _children(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]]:
     for field, value in ast.iter_fields(node):
-        if field in _NOT_WALKED or isinstance(node, ast.JoinedStr):
+        if field in _NOT_WALKED or isinstance(node, ast.JoinedStr | ast.arguments):
             continue
         if isinstance(value, ast.AST):
             yield value, lambda new, field=field: setattr(node, field, new)  # type: ignore[misc]

@@ -351,9 +351,11 @@ def chosen(mutant: Mutant, record: Iterable[Recorded], seconds: float) -> list[R
     do little else.
     """
     is_lock = isinstance(mutant, SqlMutant) and mutant.cut.kind in (FOR_UPDATE, SKIP_LOCKED)
-    related = "tests/concurrency/" if is_lock else f"test_{Path(mutant.path).stem[:5]}"
+    related = "tests/concurrency/" if is_lock else f"test_{Path(mutant.path).stem[:4]}"
     sending = [test for test in record if test.passed and mutant.key in test.marks]
-    sending.sort(key=lambda test: (related not in test.test, (test.seconds + 0.02) * len(test.marks)))
+    sending.sort(
+        key=lambda test: (related not in test.test.partition("::")[0], (test.seconds + 0.02) * len(test.marks))
+    )
     taken: list[Recorded] = []
     for test in sending:
         if seconds <= 0:

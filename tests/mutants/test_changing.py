@@ -36,7 +36,7 @@ class Counter:
             if not number:
                 continue
             if bool(number):
-                add(number)
+                add(number + 0)
         return True
 
 
@@ -76,7 +76,9 @@ def test_conditions_and_statements_are_changed():
         "not number -> number",
         "continue -> pass",
         "if bool(number) -> if not bool(number)",
-        "add(number) -> pass",
+        "add(number + 0) -> pass",
+        "number + 0 -> number - 0",
+        "0 -> 1",
         "True -> False",
     ]
 
