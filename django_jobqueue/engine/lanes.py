@@ -57,8 +57,9 @@ class Locked:
             rows_of(using, sql.lanes.WAIT_FOR_KEYS, {"queues": queues, "keys": keys})
             return
         self.refused = set(lanes)
-        for pause in (0, *pauses):
-            time.sleep(pause)
+        for pause in (None, *pauses):
+            if pause is not None:
+                time.sleep(pause)
             queues, _, keys = map(text_array, zip(*self.refused, strict=True))
             answers = rows_of(using, sql.lanes.TRY_LANES, {"queues": queues, "keys": keys}, by_name=True)
             ours = {(queue, key) for queue, key, is_ours in answers if is_ours}
