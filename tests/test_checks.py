@@ -353,3 +353,14 @@ def test_a_project_needs_no_further_app():
     assert "django.contrib.postgres" not in settings.INSTALLED_APPS
 
     assert [found for found in run_checks() if found.is_serious()] == []
+
+
+def test_psycopg2_beside_psycopg_is_said(tmp_path, monkeypatch):
+    assert checks.check_driver() == []
+
+    (tmp_path / "psycopg2.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    (message,) = checks.check_driver()
+    assert (message.id, message.level) == ("jobqueue.I001", django_checks.INFO)
+    assert "Django uses psycopg 3 for all databases" in message.msg
