@@ -305,8 +305,8 @@ def check_driver(**kwargs: Any) -> list[checks.CheckMessage]:
         checks.Info(
             "psycopg2 is installed, but Django uses psycopg 3 for all databases: it prefers it, and django_jobqueue "
             "needs it.",
-            hint="The page 'Projects with psycopg2' of the documentation says what differs. Then uninstall psycopg2, or "
-            "add 'jobqueue.I001' to SILENCED_SYSTEM_CHECKS.",
+            hint="The page 'Projects with psycopg2' of the documentation says what differs. Then uninstall psycopg2, "
+            "or add 'jobqueue.I001' to SILENCED_SYSTEM_CHECKS.",
             id="jobqueue.I001",
         )
     ]
