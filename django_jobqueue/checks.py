@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -340,6 +341,21 @@ def check_vendor(**kwargs: Any) -> list[checks.CheckMessage]:
     return [_error("jobqueue.E007", *conf.wrong_vendor(alias, vendor))]
 
 
+def check_driver(**kwargs: Any) -> list[checks.CheckMessage]:
+    """With psycopg 3 installed, Django uses it instead of psycopg2, for every database of the project."""
+    if find_spec("psycopg2") is None:
+        return []
+    return [
+        checks.Info(
+            "psycopg2 is installed, but Django uses psycopg 3 for all databases: it prefers it, and django_jobqueue "
+            "needs it.",
+            hint="The page 'Projects with psycopg2' of the documentation says what differs. Then uninstall psycopg2, "
+            "or add 'jobqueue.I001' to SILENCED_SYSTEM_CHECKS.",
+            id="jobqueue.I001",
+        )
+    ]
+
+
 def check_databases(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """The server is recent enough, and its queues match the settings."""
     from .models import Queue
@@ -415,6 +431,7 @@ def register() -> None:
         check_schedules,
         check_handlers,
         check_vendor,
+        check_driver,
     )
     for check in settings_checks:
         checks.register(check, "jobqueue")

@@ -98,7 +98,7 @@ def explanation(error: BaseException, using: Any = None) -> str:
     alias = using if isinstance(using, str) else _default_alias()
     cause = error.__cause__
     if isinstance(cause, errors.UndefinedTable | errors.UndefinedColumn | errors.InvalidSchemaName):
-        return _no_tables(alias) if "jobqueue_" in str(error) else ""
+        return _no_tables(str(error), alias) if "jobqueue_" in str(error) else ""
     if isinstance(cause, errors.InsufficientPrivilege):
         return _no_rights(str(error), alias) if "jobqueue_" in str(error) else ""
     if isinstance(cause, errors.ReadOnlySqlTransaction):
@@ -118,7 +118,7 @@ def _default_alias() -> str:
     return router.db_for_write(Job)
 
 
-def _no_tables(alias: str) -> str:
+def _no_tables(message: str, alias: str) -> str:
     where = "" if alias == "default" else f" --database {alias}"
     if not apps.is_installed(APP):
         return f"{APP!r} is not in INSTALLED_APPS: add it, then run manage.py migrate{where}."
@@ -131,8 +131,8 @@ def _no_tables(alias: str) -> str:
         else ""
     )
     return (
-        f"The tables of django_jobqueue are missing or old in the database {alias!r}: run manage.py migrate{where}."
-        + data_migration
+        f"The tables of django_jobqueue are missing or old in the database {alias!r} ({_first_line(message)}): "
+        f"run manage.py migrate{where}." + data_migration
     )
 
 

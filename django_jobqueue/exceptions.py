@@ -36,14 +36,16 @@ class QueueNotFound(JobQueueError):
 
     code = "queue_not_found"
 
-    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+    def __init__(self, name: str, known: Iterable[str] = (), *, is_declared: bool = False) -> None:
         self.name = name
-        close = get_close_matches(name, list(known), n=1) if len(name) <= 200 else []
+        close = get_close_matches(name, list(known), n=1) if len(name) <= 200 and not is_declared else []
         guess = f" Did you mean {close[0]!r}?" if close else ""
         shown = name if len(name) <= 100 else f"{name[:100]}…"
         super().__init__(
             f"There is no queue named {shown!r}.{guess}",
-            hint="Declare it in JOBQUEUE['QUEUES'] and migrate, or call create_queue().",
+            hint="It is declared in JOBQUEUE['QUEUES'], but was not created yet: run manage.py migrate."
+            if is_declared
+            else "Declare it in JOBQUEUE['QUEUES'] and migrate, or call create_queue().",
         )
 
 
@@ -51,7 +53,7 @@ class JobNotFound(JobQueueError):
     """No job has that id."""
 
     code = "job_not_found"
-    hint = "It may have been deleted, or belong to another queue or database."
+    hint = "It may have been deleted, its transaction may have been rolled back, or it is in another queue or database."
 
     def __init__(self, job_ids: UUID | Sequence[UUID]) -> None:
         self.job_ids = [job_ids] if isinstance(job_ids, UUID) else list(job_ids)

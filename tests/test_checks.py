@@ -468,3 +468,14 @@ def test_a_handler_for_a_queue_that_nobody_knows_is_a_warning_where_the_database
     (message,) = checks.check_handlers(databases=["default"])
 
     assert message.hint == "Declare it in JOBQUEUE['QUEUES'], or create it."
+
+
+def test_psycopg2_beside_psycopg_is_said(tmp_path, monkeypatch):
+    assert checks.check_driver() == []
+
+    (tmp_path / "psycopg2.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    (message,) = checks.check_driver()
+    assert (message.id, message.level) == ("jobqueue.I001", django_checks.INFO)
+    assert "Django uses psycopg 3 for all databases" in message.msg

@@ -178,7 +178,7 @@ def test_every_error_is_explained_with_its_code():
 def test_every_system_check_is_explained():
     sources = "".join((PACKAGE / name).read_text() for name in ("checks.py", "conf.py", "tasks/backend.py"))
 
-    assert set(rows("reference/checks.md")) == set(re.findall(r"jobqueue\.[EW]\d{3}", sources))
+    assert set(rows("reference/checks.md")) == set(re.findall(r"jobqueue\.[EWI]\d{3}", sources))
 
 
 def test_the_table_of_states_is_the_state_machine():

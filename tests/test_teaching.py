@@ -58,6 +58,13 @@ def test_an_unknown_queue_is_told_with_the_closest(queue):
         services.send("wrok")
 
 
+def test_a_queue_that_was_declared_after_migrate_is_told_so(queue, settings):
+    settings.JOBQUEUE = {"QUEUES": {"works": {}}}
+
+    with pytest.raises(QueueNotFound, match=r"no queue named 'works'\. It is declared .* run manage\.py migrate\."):
+        services.send("works")
+
+
 def test_a_worker_for_an_unknown_queue_is_told_the_closest(handler, capsys, monkeypatch):
     monkeypatch.setattr("django_jobqueue.worker.supervisor.Supervisor.run", lambda self: 0)
 

@@ -33,6 +33,10 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
         """Rows of the database that verbs use, even if reads are routed to another one."""
         return super().get_queryset(request).using(job_database())
 
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Choices from the database that verbs use."""
+        return super().formfield_for_foreignkey(db_field, request, **{"using": job_database(), **kwargs})
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list, titled with the plural name of the model instead of Django's "Select … to change"."""
         title = str(self.opts.verbose_name_plural).capitalize()

@@ -24,6 +24,7 @@ from ..exceptions import JobQueueError, ScheduleNotFound
 from ..models import Schedule
 from ..options import schedule_defaults
 from ..redaction import HiddenValueMoved, editable, redacted, restored
+from ..services.inspect.jobs import job_database
 from .base import JobQueueAdmin, may_see_data
 from .changelist import CappedPaginator
 from .json_tree import json_tree
@@ -134,7 +135,7 @@ class ScheduleAdmin(JobQueueAdmin):
                 "title": schedule.name,
                 "subtitle": None,
                 "slots": slots_of(schedule),
-                "runs": list(schedule.runs.all()[:RUNS_SHOWN]),
+                "runs": list(schedule.runs.using(job_database())[:RUNS_SHOWN]),
                 "may_run": self.has_run_permission(request),
                 "may_switch": self.has_switch_permission(request),
             }

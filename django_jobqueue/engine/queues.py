@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..conf import get_settings
 from ..exceptions import QueueNotFound
 from ..models import Queue
 from ..process_memory import ProcessMemory
@@ -55,4 +56,5 @@ def check_exists(queue: object, using: str) -> Queue:
 
 
 def no_queue(name: str, using: str) -> QueueNotFound:
-    return QueueNotFound(name, Queue.objects.using(using).values_list("name", flat=True)[:1000])
+    known = Queue.objects.using(using).values_list("name", flat=True)[:1000]
+    return QueueNotFound(name, known, is_declared=name in get_settings().QUEUES)

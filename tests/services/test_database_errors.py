@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -193,3 +196,15 @@ def test_other_errors_keep_their_text():
         explain(error, "default")
 
         assert explanation(error, "default") == ""
+
+
+def test_a_missing_libpq():
+    """With an implementation that is not installed, psycopg fails as it does without libpq."""
+    environment = {**os.environ, "PSYCOPG_IMPL": "c"}
+    command = [sys.executable, "-c", "import django_jobqueue.apps"]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    last = done.stderr.strip().splitlines()[-1]
+    assert "ImproperlyConfigured: django_jobqueue needs psycopg 3" in last
+    assert "pip install 'psycopg[binary]', or install libpq" in last
