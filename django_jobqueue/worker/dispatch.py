@@ -163,8 +163,9 @@ class Dispatcher:
         They are not held: if the database is away, they return when the claims are verified.
         """
         for job, text in self._missing.give_back(jobs) if jobs else ():
-            facts = {"worker": self._claims.identity.name, "job": str(job.id), "queue": job.queue_id}
-            logger.error("no handler: %s: %s", job_label(job), one_line(text), extra={**facts, "handler": job.name})
+            worker = self._claims.identity.name
+            facts = {"worker": worker, "job": str(job.id), "queue": job.queue_id, "handler": job.name}
+            logger.error("no handler: %s: %s", job_label(job), one_line(text), extra=facts)
             self._claims.jobs[job.id] = job
             self._executor.results.append((job, Failed(text, for_good=True, reason=FailureReason.NO_HANDLER), 0.0))
 

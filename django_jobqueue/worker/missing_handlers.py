@@ -18,7 +18,7 @@ from .claims import HeldClaims
 
 logger = logging.getLogger("django_jobqueue.worker")
 
-MOST_LACKED = 1_000  # names that this process remembers to lack; anyone may send jobs of any name
+MOST_LACKED = 1_000  # names that this process remembers; clients may send jobs of any name
 
 
 class _Announcement(NamedTuple):
