@@ -145,7 +145,7 @@ def test_a_candidate_that_another_session_has_locked_is_skipped(fifo_queue, othe
     other.begin()
     other.run(lock_row, jobs[0].pk)
 
-    found = worker.run(rows, "default", sql.parts.at(DEFAULT, sql.fetch.HEADS), params)
+    found = worker.run(rows, "default", at(DEFAULT, sql.fetch.HEADS), params)
 
     assert [id for _, id, *_ in found] == [jobs[1].pk]
 
