@@ -8,7 +8,8 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from django.db import connections
 
@@ -344,13 +345,30 @@ class Child:
         return given_back
 
 
-def run_child(identity: WorkerIdentity, options: WorkerOptions, slots: Slots, control: int) -> int:
-    """Run a child process until it stops. Orders of the supervisor come through ``control``."""
-    child = Child(identity, options, slots)
-    signal.signal(signal.SIGTERM, lambda *_: child.stop_from_signal())
-    threading.Thread(target=_follow_orders, args=(control, child), name="jobqueue-control", daemon=True).start()
-    slots.exit_code = child.run()
-    return slots.exit_code
+@dataclass(frozen=True)
+class ChildWork:
+    """Run a child process until it stops."""
+
+    identity: WorkerIdentity
+    options: WorkerOptions
+    slots: Slots
+    control: int  # orders of the supervisor
+
+    outlives: ClassVar = False
+
+    @property
+    def files(self) -> list[int]:
+        return [self.control, self.slots.file]
+
+    def run(self) -> int:
+        child = Child(self.identity, self.options, self.slots)
+        signal.signal(signal.SIGTERM, lambda *_: child.stop_from_signal())
+        orders = threading.Thread(
+            target=_follow_orders, args=(self.control, child), name="jobqueue-control", daemon=True
+        )
+        orders.start()
+        self.slots.exit_code = child.run()
+        return self.slots.exit_code
 
 
 def _follow_orders(control: int, child: Child) -> None:

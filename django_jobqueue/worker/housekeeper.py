@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import psycopg
@@ -44,6 +44,7 @@ from .options import WorkerOptions
 from .processes import kill_group
 from .sessions import DATABASE_ERRORS
 from .slots import Slots
+from .start_check import check_database
 
 logger = logging.getLogger("django_jobqueue.worker")
 
@@ -115,13 +116,22 @@ class Housekeeper:
 
     # ------------------------------------------------------------------------------------------------- the loop
 
-    def run(self) -> None:
-        """Send heartbeats until told to exit and the jobs of all ended children are recovered."""
+    def run(self, *, check: bool = False) -> None:
+        """Send heartbeats until told to exit and the jobs of all ended children are recovered.
+
+        With ``check``, first report whether the database has what the worker needs.
+        """
         own_connection(self.using)
-        for work in self._works():
-            threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
         fence = self.settings.WORKER_FENCE_SECONDS
         sessions.limit(statement=fence / 2, lock=fence / 5)
+        if check:
+            checked = check_database(self.options)
+            self.report(checked)
+            if checked.refusal:
+                self.stopping.wait()
+                return
+        for work in self._works():
+            threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
         pause = self.settings.WORKER_HEARTBEAT_SECONDS
         leave_by = float("inf")
         while True:
@@ -372,29 +382,43 @@ def _recently() -> Any:
 # ---------------------------------------------------------------------------------------------------- as a process
 
 
-def run_housekeeper(
-    options: WorkerOptions,
-    supervisor: Connection,
-    slots: list[Slots],  # those of the children, by their numbers
-    own_slots: Slots,  # here the supervisor sees that the loop runs
-    health_socket: socket.socket | None,
-    supervisor_pid: int,
-) -> int:
+@dataclass(frozen=True)
+class HousekeepingWork:
     """Run the housekeeping process, until the supervisor tells it to exit or has ended."""
-    housekeeper = Housekeeper(
-        options, report=supervisor.send, turned=lambda: setattr(own_slots, "turned_at", time.monotonic())
-    )
-    groups: dict[UUID, int] = {}
-    follow = (supervisor, housekeeper, slots, groups)
-    threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
-    if health_socket is not None:
-        health.serve(housekeeper, health_socket)
-    try:
-        housekeeper.run()
-    finally:
-        if os.getppid() != supervisor_pid:  # the supervisor has ended, and the other thread may not have noticed yet
-            _kill_groups(groups)
-    return 0
+
+    options: WorkerOptions
+    pipe: int  # to and from the supervisor
+    slots: list[Slots]  # those of the children, by their numbers
+    own_slots: Slots  # here the supervisor sees that the loop runs
+    health: int | None  # the socket for probes
+    supervisor: int  # its process id
+    checks_database: bool  # before the first child starts
+
+    outlives: ClassVar = True  # it kills what handlers started
+
+    @property
+    def files(self) -> list[int]:
+        probes = [] if self.health is None else [self.health]
+        return [self.pipe, self.own_slots.file, *(slots.file for slots in self.slots), *probes]
+
+    def run(self) -> int:
+        supervisor = Connection(self.pipe)
+        self._turned()
+        housekeeper = Housekeeper(self.options, report=supervisor.send, turned=self._turned)
+        groups: dict[UUID, int] = {}
+        follow = (supervisor, housekeeper, self.slots, groups)
+        threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
+        if self.health is not None:
+            health.serve(lambda: housekeeper, socket.socket(fileno=self.health))
+        try:
+            housekeeper.run(check=self.checks_database)
+        finally:
+            if os.getppid() != self.supervisor:  # it has ended, and the other thread may not have noticed yet
+                _kill_groups(groups)
+        return 0
+
+    def _turned(self) -> None:
+        self.own_slots.turned_at = time.monotonic()
 
 
 def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots], groups: dict[UUID, int]) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction
-from difflib import get_close_matches
 from math import inf
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import OperationalError, connections
+from django.db import connections
 
 from ... import handlers
 from ...conf import get_settings
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
 from ...services.inspect.jobs import job_database
-from ...services.queues import queue_names
 from ...services.workers import leave_pools
 from ...text import check_queue_name, check_tags, check_text
 
@@ -63,13 +61,37 @@ class Command(BaseCommand):
             sys.exit(run_with_reload())
         leave_pools()
         options = self._options(arguments)
-        from ...worker.supervisor import Supervisor
-
         try:
-            supervisor = Supervisor(options)
+            sys.exit(self._worker(options).run())
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
+
+    def _worker(self, options: Any) -> Any:
+        from ...worker.single_process import SingleProcess
+        from ...worker.start_check import check_database
+        from ...worker.start_methods import StartMethod, start_method
+
+        method = start_method()
+        checked = None
+        # The supervisor does not connect, because it forks. A script that calls this command may be connected already.
+        if method == StartMethod.THREAD or connections[options.using].connection is not None:
+            checked = check_database(options)
+            self._report(checked)
+        try:
+            if method == StartMethod.THREAD:
+                return SingleProcess(options)
+            from ...worker.supervisor import Supervisor
+
+            return Supervisor(options, method, report=self._report, is_checked=checked is not None)
         except OSError as error:
             raise CommandError(f"--health-port {options.health_port} cannot be opened: {error.strerror}.") from error
-        sys.exit(supervisor.run())
+
+    def _report(self, checked: Any) -> None:
+        """Tell what the database says. Raises ``ImproperlyConfigured`` if the worker cannot work at all."""
+        for warning in checked.warnings:
+            self.stderr.write(self.style.WARNING(warning))
+        if checked.refusal:
+            raise ImproperlyConfigured(checked.refusal)
 
     def _options(self, arguments: dict[str, Any]) -> Any:
         from ...worker.options import WorkerOptions
@@ -95,7 +117,7 @@ class Command(BaseCommand):
             using = job_database(arguments["database"])
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
-        self._check(queues, using)
+        self._check_handlers()
         return WorkerOptions.build(
             queues=queues,
             tags=tags,
@@ -111,24 +133,9 @@ class Command(BaseCommand):
             health_port=arguments["health_port"],
         )
 
-    def _check(self, queues: tuple[str, ...], using: str) -> None:
-        """Refuse to start a worker without handlers, and warn about queues that do not exist."""
-        discovered = handlers.autodiscover()
-        if not discovered:
+    def _check_handlers(self) -> None:
+        if not handlers.autodiscover():
             raise CommandError(
                 "No handlers were found. Decorate a function with @job(queue=…) in a jobs.py or tasks.py of an "
                 f"installed app (modules searched: {', '.join(get_settings().HANDLER_MODULES)})."
             )
-        try:
-            existing = queue_names(using=using)
-        except ImproperlyConfigured as error:
-            raise CommandError(str(error)) from error
-        except OperationalError as error:
-            self.stderr.write(self.style.WARNING(f"The database does not answer; waiting for it. {error}".strip()))
-            return
-        for name in queues or sorted(handlers.served(discovered)):
-            if name not in existing:
-                close = get_close_matches(name, existing, n=1)
-                guess = f" Did you mean {close[0]!r}?" if close else ""
-                text = f"The queue {name!r} does not exist yet; the worker waits until it does.{guess}"
-                self.stderr.write(self.style.WARNING(text))

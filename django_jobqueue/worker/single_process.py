@@ -1,0 +1,70 @@
+"""A worker in a single process: on Windows, which cannot fork, and where memory is scarce."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import signal
+from types import FrameType
+
+from ..timings import TICK_SECONDS
+from . import health, sessions
+from .child import EXIT_DONE, EXIT_REPLACE
+from .local import LocalWorker
+from .options import WorkerOptions
+from .processes import STOP_SIGNALS
+
+logger = logging.getLogger("django_jobqueue.worker")
+
+EXIT_HANDLERS_RUN = 1  # handlers did not stop, and end with the process
+RECOVER_SECONDS = 5.0
+
+
+class SingleProcess:
+    """Runs a worker in threads of this process until it is told to stop; :meth:`run` returns the exit code.
+
+    Handlers that do not stop end with the process, and nothing replaces it. The next worker recovers their jobs.
+    """
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.options = options
+        self._asked_to_stop = 0
+        self._health = health.open_port(options.health_port) if options.health_port else None
+        self._worker = LocalWorker(options)
+
+    def run(self) -> int:
+        sessions.prepare(self.options.using)
+        if hasattr(signal, "SIGQUIT"):
+            faulthandler.register(signal.SIGQUIT, all_threads=True)
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._on_stop_signal)
+        if self._health is not None:
+            health.serve(lambda: self._worker.housekeeper, self._health)
+        logger.info(
+            "worker started: %s in a single process, queues %s",
+            self.options.name,
+            ", ".join(self.options.queues) or "all with a handler",
+            extra={"worker": self.options.name, "queues": self.options.queues},
+        )
+        while True:
+            code = self._run_child()
+            if code not in (EXIT_DONE, EXIT_REPLACE):
+                return EXIT_HANDLERS_RUN
+            self._worker.stop(RECOVER_SECONDS)
+            if self._asked_to_stop or self._worker.was_asked_to_stop or self.options.drain or code == EXIT_REPLACE:
+                logger.info("worker stopped: %s", self.options.name, extra={"worker": self.options.name})
+                return 0
+            self._worker = LocalWorker(self.options)  # the computer was asleep, and other workers treated it as lost
+
+    def _run_child(self) -> int:
+        self._worker.start()
+        stops = 0
+        while not self._worker.wait(TICK_SECONDS):
+            while stops < self._asked_to_stop:
+                stops += 1
+                self._worker.child.stop() if stops == 1 else self._worker.child.stop_now()
+        code = self._worker.exit_code
+        return EXIT_HANDLERS_RUN if code is None else code
+
+    def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked_to_stop += 1
