@@ -27,6 +27,7 @@ class WorkerOptions:
     name: str = ""
     using: str = "default"
     health_port: int = 0
+    stop_on_eof: bool = False  # stop at once when the standard input ends
 
     @classmethod
     def build(cls, **overrides: Any) -> WorkerOptions:

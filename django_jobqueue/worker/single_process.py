@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import signal
+import threading
 from types import FrameType
 
 from ..timings import TICK_SECONDS
@@ -40,6 +42,8 @@ class SingleProcess:
             signal.signal(number, self._on_stop_signal)
         if self._health is not None:
             health.serve(lambda: self._worker.housekeeper, self._health)
+        if self.options.stop_on_eof:
+            threading.Thread(target=self._stop_on_eof, name="jobqueue-input", daemon=True).start()
         logger.info(
             "worker started: %s in a single process, queues %s",
             self.options.name,
@@ -65,6 +69,11 @@ class SingleProcess:
                 self._worker.child.stop() if stops == 1 else self._worker.child.stop_now()
         code = self._worker.exit_code
         return EXIT_HANDLERS_RUN if code is None else code
+
+    def _stop_on_eof(self) -> None:
+        while os.read(0, 4096):
+            pass
+        self._asked_to_stop = 2
 
     def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked_to_stop += 1

@@ -51,6 +51,7 @@ from .start_methods import Start, StartMethod, Work, execute, fork, lead_group
 
 logger = logging.getLogger("django_jobqueue.worker")
 
+STDIN = 0
 DUMP_SECONDS = 0.1
 EXEC_SECONDS = 60.0  # how long a new interpreter may take to import the project
 HOUSEKEEPER_SECONDS = 1.0  # a housekeeping process that dies at once is replaced at most this often
@@ -168,7 +169,11 @@ class Supervisor:
         watched: list[Any] = [self._wakeup_r]
         if self._pipe is not None:
             watched.append(self._pipe)
-        select.select(watched, [], [], TICK_SECONDS)
+        if self.options.stop_on_eof and not self._asked_to_stop:
+            watched.append(STDIN)
+        readable, _, _ = select.select(watched, [], [], TICK_SECONDS)
+        if STDIN in readable and not os.read(STDIN, 4096):
+            self._asked_to_stop = 2
         with suppress(BlockingIOError):
             while os.read(self._wakeup_r, 4096):
                 pass

@@ -49,6 +49,7 @@ class Command(BaseCommand):
         add("--name", help="the name of the worker (default: host and process id)")
         add("--database", help="alias of the jobs' database (default: the one that the router chooses)")
         add("--health-port", type=int, default=0, help="serve /healthz, /readyz and /metrics on this port")
+        add("--stop-on-eof", action="store_true", help="stop at once when the standard input ends")
         add("--reload", action=BooleanOptionalAction, help="restart when the code changes (default: if DEBUG)")
 
     def handle(self, *args: Any, **arguments: Any) -> None:
@@ -131,6 +132,7 @@ class Command(BaseCommand):
             name=arguments["name"],
             using=using,
             health_port=arguments["health_port"],
+            stop_on_eof=arguments["stop_on_eof"],
         )
 
     def _check_handlers(self) -> None:
