@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from django.conf import settings
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
@@ -28,6 +29,8 @@ class Command(BaseCommand):
     help = (
         "Runs a worker: fetches jobs, runs their handlers, sends the jobs of schedules, recovers lost jobs, cleans up."
     )
+    # Not those of URLs: they import the views of the project, which a worker does not need.
+    requires_system_checks = ["jobqueue", checks.Tags.models]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         known = get_settings()
