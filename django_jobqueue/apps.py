@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.apps import AppConfig
-from django.conf import settings
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
@@ -15,15 +14,11 @@ class JobQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks
-        from .conf import runserver_worker_is_on
+        from . import checks, runserver
 
         checks.register()
-        if settings.DEBUG and runserver_worker_is_on():
-            from . import runserver
-
-            if runserver.is_serving():
-                runserver.start_worker()
+        if runserver.wants_worker():
+            runserver.start_worker()
         post_migrate.connect(_declare, sender=self, dispatch_uid="jobqueue_declare")
 
 

@@ -200,12 +200,6 @@ def raw_settings() -> Any:
     return getattr(django_settings, "JOBQUEUE", {})
 
 
-def runserver_worker_is_on() -> bool:
-    """Asked while apps are loaded, before the system checks report what is wrong with the settings."""
-    raw = raw_settings()
-    return isinstance(raw, Mapping) and raw.get("RUNSERVER_WORKER") is True
-
-
 def wrong_vendor(alias: str, vendor: str) -> tuple[str, str]:
     """What is wrong with a database that is not PostgreSQL, and what to do."""
     return (

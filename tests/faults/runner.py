@@ -58,6 +58,20 @@ def is_alive(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
+def environment(folder: Path, settings: dict[str, Any], database: str | None = None) -> dict[str, str]:
+    """The environment of a process with these settings."""
+    given = {**QUICK, **settings}
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(PREFIX)},
+        **{PREFIX + name: json.dumps(value) for name, value in given.items()},
+        "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
+        "JOBQUEUE_TEST_DSN": make_conninfo(database_dsn(), dbname=database),
+        VARIABLE: str(folder / "history.jsonl"),
+        FOLDER: str(folder),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
 class Runner:
     """One worker in a session of its own. Its log goes to a file."""
 
@@ -73,16 +87,7 @@ class Runner:
     ) -> None:
         self.name = f"w{number}"
         self.log_path = folder / f"{self.name}.log"
-        given = {**QUICK, **settings}
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(PREFIX)},
-            **{PREFIX + name: json.dumps(value) for name, value in given.items()},
-            "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
-            "JOBQUEUE_TEST_DSN": make_conninfo(database_dsn(), dbname=database),
-            VARIABLE: str(folder / "history.jsonl"),
-            FOLDER: str(folder),
-            "PYTHONUNBUFFERED": "1",
-        }
+        self.environment = environment(folder, settings, database)
         if "--name" not in arguments:
             arguments = (*arguments, "--name", self.name)
         self.asked_name = arguments[arguments.index("--name") + 1]

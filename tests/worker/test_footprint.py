@@ -20,6 +20,8 @@ NOT_NEEDED = {
 
 PROGRAM = """
 import sys
+import django
+django.setup()
 from django.core.management import execute_from_command_line
 from django_jobqueue.worker import supervisor
 supervisor.Supervisor.run = lambda self: print(*sys.modules)
