@@ -66,9 +66,23 @@ class SingleProcess:
         while not self._worker.wait(TICK_SECONDS):
             while stops < self._asked_to_stop:
                 stops += 1
-                self._worker.child.stop() if stops == 1 else self._worker.child.stop_now()
+                self._stop(at_once=stops > 1)
         code = self._worker.exit_code
         return EXIT_HANDLERS_RUN if code is None else code
+
+    def _stop(self, *, at_once: bool) -> None:
+        facts = {"worker": self.options.name, "grace": self.options.grace}
+        if at_once:
+            logger.info("worker is stopping at once: %s, its handlers end with it", self.options.name, extra=facts)
+            self._worker.child.stop_now()
+        else:
+            logger.info(
+                "worker is stopping: %s, running jobs have %g s to end",
+                self.options.name,
+                self.options.grace,
+                extra=facts,
+            )
+            self._worker.child.stop()
 
     def _stop_on_eof(self) -> None:
         while os.read(0, 4096):
