@@ -217,7 +217,9 @@ def test_a_database_without_tables_is_told_in_one_sentence(queues, tmp_path, met
         with psycopg.connect(database_dsn(), autocommit=True) as connection:
             connection.execute("DROP DATABASE test_empty WITH (FORCE)")
 
-    assert runner.log.strip() == (
+    assert not runner.says("Traceback")
+    assert not runner.says("worker started")
+    assert runner.log.splitlines()[-1] == (
         "CommandError: The tables of django_jobqueue are missing or old in the database 'default': "
         "run manage.py migrate."
     )
