@@ -23,10 +23,12 @@ class JobQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks
+        from . import checks, runserver
 
         checks.register()
         pre_migrate.connect(_prepare, sender=self, dispatch_uid="jobqueue_prepare")
+        if runserver.wants_worker():
+            runserver.start_worker()
         post_migrate.connect(_declare, sender=self, dispatch_uid="jobqueue_declare")
 
     def create_declared_queues(self, using: str, *, in_migration: bool = False) -> None:

@@ -30,8 +30,15 @@ class Problem(NamedTuple):
     name: str = ""  # of the setting
 
 
-def _setting(default: Any, doc: str, *, minimum: float | None = None, maximum: float | None = None) -> Any:
-    metadata = {"doc": doc, "minimum": minimum, "maximum": maximum}
+def _setting(
+    default: Any,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    metadata = {"doc": doc, "minimum": minimum, "maximum": maximum, "choices": choices}
     if isinstance(default, Mapping):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -102,6 +109,15 @@ class Settings:
         8, "How many handlers a child runs at once, each in a thread, unless --concurrency is given.", minimum=1
     )
     ASYNC_CONCURRENCY: int = _setting(100, "How many async handlers a child runs at once.", minimum=1)
+    START_METHOD: str | None = _setting(
+        None,
+        "How runjobs starts its processes: 'fork', 'exec', or 'thread' for a worker in a single process. By default "
+        "'fork' on Linux, 'exec' on macOS and 'thread' on Windows.",
+        choices=("fork", "exec", "thread"),
+    )
+    RUNSERVER_WORKER: bool = _setting(
+        False, "With DEBUG, manage.py runserver starts a worker, and restarts and stops it together with the server."
+    )
     BATCH_SIZE: int = _setting(
         1_000, "The most jobs that a child claims or finishes at once.", minimum=1, maximum=10_000
     )
@@ -271,6 +287,9 @@ def _closest(name: object) -> str:
 def _problem_with(field: dataclasses.Field[Any], value: object) -> str:
     """What a setting must be and is not; empty if its value is valid."""
     default = DEFAULTS[field.name]
+    if choices := field.metadata["choices"]:
+        known = ", ".join(map(repr, choices))
+        return "" if value is None or value in choices else f"must be None or one of {known}, not {value!r}"
     if default is None:
         return "" if value is None or isinstance(value, str) else f"must be a string or None, not {_kind(value)}"
     if isinstance(default, Mapping):

@@ -16,7 +16,8 @@ _VERSION_AND_VARIANT = 0x7 << 76 | 0b10 << 62
 # A separate generator, because random.seed() in a test must not repeat ids. It is reseeded after a fork, because
 # otherwise two workers would create the same ids.
 _random = Random()
-os.register_at_fork(after_in_child=_random.seed)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_random.seed)
 
 
 def uuid7() -> UUID:

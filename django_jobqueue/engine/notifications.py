@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class Listener(threading.Thread):
         super().__init__(name="jobqueue-listener", daemon=True)
         self.using, self.woken, self.lost, self.worker = using, woken, lost, worker
         self._stopping = threading.Event()
-        self._ear, self._bell = os.pipe()  # wakes the thread, so that it need not poll
+        self._ear, self._bell = socket.socketpair()  # wakes the thread, so that it need not poll
         self._pause = 0.1
 
     def run(self) -> None:
@@ -58,7 +58,7 @@ class Listener(threading.Thread):
             self._stopping.wait(self._pause * random.uniform(0.5, 1))
             self._pause = min(self._pause * 2, 1.0)
         connections[self.using].close()
-        os.close(self._ear)
+        self._ear.close()
 
     def _listen(self) -> None:
         wrapper = connections[self.using]
@@ -78,7 +78,7 @@ class Listener(threading.Thread):
     def stop(self) -> None:
         if not self._stopping.is_set():
             self._stopping.set()
-            os.close(self._bell)
+            self._bell.close()
 
 
 # ------------------------------------------------------------------------------------- outside of a worker's process

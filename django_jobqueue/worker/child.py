@@ -8,7 +8,8 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from django.db import connections
 
@@ -367,15 +368,32 @@ class Child:
         return given_back
 
 
-def run_child(identity: WorkerIdentity, options: WorkerOptions, slots: Slots, control: int) -> int:
-    """Run a child process until it stops. Orders of the supervisor come through ``control``."""
-    name_process("runjobs", options.name, f"child {identity.number(options.name)}")
-    show_log(options)
-    child = Child(identity, options, slots)
-    signal.signal(signal.SIGTERM, lambda *_: child.stop_from_signal())
-    threading.Thread(target=_follow_orders, args=(control, child), name="jobqueue-control", daemon=True).start()
-    slots.exit_code = child.run()
-    return slots.exit_code
+@dataclass(frozen=True)
+class ChildWork:
+    """Run a child process until it stops."""
+
+    identity: WorkerIdentity
+    options: WorkerOptions
+    slots: Slots
+    control: int  # orders of the supervisor
+
+    outlives: ClassVar = False
+
+    @property
+    def files(self) -> list[int]:
+        return [self.control, self.slots.file]
+
+    def run(self) -> int:
+        name_process("runjobs", self.options.name, f"child {self.identity.number(self.options.name)}")
+        show_log(self.options)
+        child = Child(self.identity, self.options, self.slots)
+        signal.signal(signal.SIGTERM, lambda *_: child.stop_from_signal())
+        orders = threading.Thread(
+            target=_follow_orders, args=(self.control, child), name="jobqueue-control", daemon=True
+        )
+        orders.start()
+        self.slots.exit_code = child.run()
+        return self.slots.exit_code
 
 
 def _follow_orders(control: int, child: Child) -> None:

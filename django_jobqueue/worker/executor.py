@@ -390,7 +390,7 @@ class _Fork:
     @classmethod
     def watch(cls) -> None:
         cls.happened = False
-        if not cls.is_watched:
+        if not cls.is_watched and hasattr(os, "register_at_fork"):  # Windows has no fork
             cls.is_watched = True
             os.register_at_fork(after_in_child=cls._note)
 

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,12 @@ def open_port(port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def serve(housekeeper: Housekeeper, listening: socket.socket) -> None:
-    """Answer probes in a thread of the housekeeping process."""
+def serve(find: Callable[[], Housekeeper], listening: socket.socket) -> None:
+    """Answer probes about the housekeeper that ``find`` returns, in a thread of its process."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, kind, body = _answer(housekeeper, self.path.split("?")[0])
+            status, kind, body = _answer(find(), self.path.split("?")[0])
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

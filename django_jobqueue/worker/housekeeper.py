@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import psycopg
@@ -47,6 +47,7 @@ from .processes import kill_group
 from .progress import Progress, count_total
 from .sessions import DATABASE_ERRORS
 from .slots import Slots
+from .start_check import check_database
 
 logger = logging.getLogger("django_jobqueue.worker")
 
@@ -119,13 +120,22 @@ class Housekeeper:
 
     # ------------------------------------------------------------------------------------------------- the loop
 
-    def run(self) -> None:
-        """Send heartbeats until told to exit and the jobs of all ended children are recovered."""
+    def run(self, *, check: bool = False) -> None:
+        """Send heartbeats until told to exit and the jobs of all ended children are recovered.
+
+        With ``check``, first report whether the database has what the worker needs.
+        """
         own_connection(self.using, "heartbeat", self.options.name)
-        for work in self._works():
-            threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
         fence = self.settings.WORKER_FENCE_SECONDS
         sessions.limit(statement=fence / 2, lock=fence / 5)
+        if check:
+            checked = check_database(self.options)
+            self.report(checked)
+            if checked.refusal:
+                self.stopping.wait()
+                return
+        for work in self._works():
+            threading.Thread(target=self._housekeep, args=work, name=f"jobqueue-{work[0]}", daemon=True).start()
         pause = self.settings.WORKER_HEARTBEAT_SECONDS
         leave_by = float("inf")
         while True:
@@ -377,33 +387,47 @@ def _recently() -> Any:
 # ---------------------------------------------------------------------------------------------------- as a process
 
 
-def run_housekeeper(
-    options: WorkerOptions,
-    supervisor: Connection,
-    slots: list[Slots],  # those of the children, by their numbers
-    own_slots: Slots,  # here the supervisor sees that the loop runs
-    health_socket: socket.socket | None,
-    supervisor_pid: int,
-) -> int:
+@dataclass(frozen=True)
+class HousekeepingWork:
     """Run the housekeeping process, until the supervisor tells it to exit or has ended."""
-    name_process("runjobs", options.name, "housekeeping")
-    show_log(options)
-    housekeeper = Housekeeper(
-        options, report=supervisor.send, turned=lambda: setattr(own_slots, "turned_at", time.monotonic())
-    )
-    groups: dict[UUID, int] = {}
-    follow = (supervisor, housekeeper, slots, groups)
-    threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
-    if health_socket is not None:
-        health.serve(housekeeper, health_socket)
-    if Progress.is_wanted(options) and not own_slots.total:
-        _tell_total(options, own_slots)
-    try:
-        housekeeper.run()
-    finally:
-        if os.getppid() != supervisor_pid:  # the supervisor has ended, and the other thread may not have noticed yet
-            _kill_groups(groups)
-    return 0
+
+    options: WorkerOptions
+    pipe: int  # to and from the supervisor
+    slots: list[Slots]  # those of the children, by their numbers
+    own_slots: Slots  # here the supervisor sees that the loop runs
+    health: int | None  # the socket for probes
+    supervisor: int  # its process id
+    checks_database: bool  # before the first child starts
+
+    outlives: ClassVar = True  # it kills what handlers started
+
+    @property
+    def files(self) -> list[int]:
+        probes = [] if self.health is None else [self.health]
+        return [self.pipe, self.own_slots.file, *(slots.file for slots in self.slots), *probes]
+
+    def run(self) -> int:
+        name_process("runjobs", self.options.name, "housekeeping")
+        show_log(self.options)
+        supervisor = Connection(self.pipe)
+        self._turned()
+        housekeeper = Housekeeper(self.options, report=supervisor.send, turned=self._turned)
+        groups: dict[UUID, int] = {}
+        follow = (supervisor, housekeeper, self.slots, groups)
+        threading.Thread(target=_follow, args=follow, name="jobqueue-follow", daemon=True).start()
+        if self.health is not None:
+            health.serve(lambda: housekeeper, socket.socket(fileno=self.health))
+        if Progress.is_wanted(self.options) and not self.own_slots.total:
+            _tell_total(self.options, self.own_slots)
+        try:
+            housekeeper.run(check=self.checks_database)
+        finally:
+            if os.getppid() != self.supervisor:  # it has ended, and the other thread may not have noticed yet
+                _kill_groups(groups)
+        return 0
+
+    def _turned(self) -> None:
+        self.own_slots.turned_at = time.monotonic()
 
 
 def _follow(supervisor: Connection, housekeeper: Housekeeper, slots: list[Slots], groups: dict[UUID, int]) -> None:
@@ -443,7 +467,7 @@ def _tell_total(options: WorkerOptions, own_slots: Slots) -> None:
     """Count the jobs to drain, for the progress bar: before the children are registered, and so before they begin."""
     own_connection(options.using, "total")
     sessions.limit(statement=TOTAL_SECONDS)
-    with suppress(*DATABASE_ERRORS):  # the bar then shows no total
+    with suppress(DatabaseError, *DATABASE_ERRORS):  # the bar then shows no total
         own_slots.total = count_total(options)
     connections[options.using].close()
 

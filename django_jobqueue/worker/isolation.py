@@ -135,6 +135,8 @@ class ThreadEnvironment:
 
 def _has_news(socket: int) -> bool:
     """Whether the server sent something on an idle connection: mostly that the session has ended."""
+    if not hasattr(select, "poll"):  # on Windows
+        return bool(select.select([socket], [], [], 0)[0])
     looked = select.poll()
     looked.register(socket, select.POLLIN)
     return bool(looked.poll(0))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from ..conf import get_settings
@@ -15,7 +16,7 @@ from ..engine.pools import own_connection
 from ..engine.queues import check_exists
 from ..exceptions import InvalidOption
 from ..grouping import Grouping
-from ..handlers import Handler
+from ..handlers import Handler, autodiscover
 from ..identifiers import uuid7
 from ..options import check_grouping, check_int, check_seconds
 from ..queue_order import QueueOrder
@@ -32,7 +33,7 @@ MOST_CONCURRENCY = 1000
 
 
 def work(
-    queue: str | Iterable[str] | Mapping[str, int | None],
+    queue: str | Iterable[str] | Mapping[str, int | None] | None = None,
     handler: Callable[..., Any] | None = None,
     *,
     tags: Iterable[str] = (),
@@ -47,21 +48,26 @@ def work(
 ) -> LocalWorker:
     """Start a worker for one or more queues in threads of this process. Call its ``stop()``, or use it in a ``with``.
 
-    All jobs of these queues run in ``handler``; without it, in the handlers that ``@job`` declared. With ``grouping``,
-    standard queues are read by group, and the jobs of a group run one after another. A mapping gives queues threads of
-    their own: with ``{"mails": 4, "other": None}`` at most four jobs of ``mails`` run at once, beside those of the
-    other queues. ``queue_order`` is ``"fair"``, ``"strict"`` or ``"weighted"``, as for ``manage.py runjobs``.
+    All jobs of these queues run in ``handler``; without it, in the handlers that ``@job`` declared. Without a queue, it
+    serves all that a plain ``runjobs`` serves. With ``grouping``, standard queues are read by group, and the jobs of a
+    group run one after another. A mapping gives queues threads of their own: with ``{"mails": 4, "other": None}`` at
+    most four jobs of ``mails`` run at once, beside those of the other queues. ``queue_order`` is ``"fair"``,
+    ``"strict"`` or ``"weighted"``, as for ``manage.py runjobs``.
 
     A handler that never returns cannot be ended in a thread: for that use ``manage.py runjobs``, which has processes.
     Raises ``QueueNotFound`` and ``InvalidOption``.
     """
     using = database(using)
-    queues = (queue,) if isinstance(queue, str) else tuple(queue)
+    queues = () if queue is None else (queue,) if isinstance(queue, str) else tuple(queue)
     own = _own_threads(queue) if isinstance(queue, Mapping) else {}
     for queue_name in queues:
         check_exists(queue_name, using)
     if handler is not None and not callable(handler):
         raise InvalidOption("handler", f"expected a function, got {type(handler).__name__}")
+    if handler is not None and not queues:
+        raise InvalidOption("queue", "a worker with a handler needs the name of a queue")
+    if not queues:
+        autodiscover()
     options = WorkerOptions.build(
         queues=queues,
         own=own,
@@ -112,17 +118,23 @@ class LocalWorker:
     """A child and its housekeeping in threads of the calling process."""
 
     def __init__(
-        self, options: WorkerOptions, handler: Handler[..., Any, Any] | None, overrides: dict[str, Any]
+        self,
+        options: WorkerOptions,
+        handler: Handler[..., Any, Any] | None = None,
+        overrides: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         settings = replace(get_settings(), **overrides)
         self.name, self.incarnation = options.name, uuid7()
-        slots = Slots(options.slots(settings))
+        self.slots = slots = Slots(options.slots(settings))
         identity = WorkerIdentity(self.name, self.incarnation, options.using)
-        self._child = Child(identity, options, slots, settings=settings, handler=handler)
-        self._housekeeper = Housekeeper(options, report=self._handle_report)
-        self._housekeeper.add(WatchedChild(self.incarnation, self.name, 0, slots, list(options.queues)))
+        self.child = Child(identity, options, slots, settings=settings, handler=handler)
+        self.housekeeper = Housekeeper(options, report=self._handle_report)
+        watched = WatchedChild(self.incarnation, self.name, os.getpid(), slots, options.served_queues())
+        self.housekeeper.add(watched)
+        self.exit_code: int | None = None  # of the child, when it works no more
+        self.was_asked_to_stop = False  # by an operator
         self._thread = threading.Thread(target=self._run_child, name="jobqueue-worker", daemon=True)
-        self._housekeeping = threading.Thread(target=self._housekeeper.run, name="jobqueue-housekeeper", daemon=True)
+        self._housekeeping = threading.Thread(target=self.housekeeper.run, name="jobqueue-housekeeper", daemon=True)
 
     def start(self) -> Self:
         self._housekeeping.start()
@@ -130,30 +142,36 @@ class LocalWorker:
         return self
 
     def _run_child(self) -> None:
-        own_connection(self._child.identity.using, "child", self.name)
-        self._child.run()
+        own_connection(self.child.identity.using, "child", self.name)
+        self.exit_code = self.child.run()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it works no more, because it was told to stop or has nothing to do. Whether that is so."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def stop(self, timeout: float | None = None) -> bool:
         """Stop gracefully: running jobs may end within the grace period. Whether all has ended within ``timeout``."""
         began = time.monotonic()
-        self._child.stop()
+        self.child.stop()
         self._thread.join(timeout)
         if self._thread.is_alive():
             return False
-        if self._child.listener is not None:
-            self._child.listener.join(timeout)
-        if self._child.executor.loop is not None:
-            self._child.executor.loop.join(timeout)
-        self._housekeeper.recover(ChildEnded(self.incarnation, self.name, "has stopped"))
-        self._housekeeper.finish()
+        if self.child.listener is not None:
+            self.child.listener.join(timeout)
+        if self.child.executor.loop is not None:
+            self.child.executor.loop.join(timeout)
+        self.housekeeper.recover(ChildEnded(self.incarnation, self.name, "has stopped"))
+        self.housekeeper.finish()
         self._housekeeping.join(None if timeout is None else max(0.0, timeout - (time.monotonic() - began)))
         return not self._housekeeping.is_alive()
 
     def _handle_report(self, report: Report) -> None:
         """Called in the thread of the housekeeper."""
         if isinstance(report, ChildLost):
-            self._child.stop()
+            self.child.stop()
         elif isinstance(report, StopRequested):
+            self.was_asked_to_stop = True
             # In another thread, because stopping waits for the end of this one.
             threading.Thread(target=self.stop, name="jobqueue-stopping", daemon=True).start()
 

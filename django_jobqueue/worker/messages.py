@@ -54,6 +54,14 @@ Instruction = ChildStarted | ChildEnded | Finish
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseChecked:
+    """What the database says before the first child starts. The supervisor does not ask it, because it forks."""
+
+    refusal: str = ""  # why the worker cannot work at all; empty if it can
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ChildLost:
     """Other workers treat this child as lost, because its heartbeat was too old, and have recovered its jobs."""
 
@@ -72,4 +80,4 @@ class StopRequested:
     """An operator asked the worker to stop."""
 
 
-Report = ChildLost | ChildRecovered | StopRequested
+Report = DatabaseChecked | ChildLost | ChildRecovered | StopRequested

@@ -34,6 +34,7 @@ class WorkerOptions:
     using: str = "default"
     health_port: int = 0
     verbosity: int = 1  # 0: runjobs itself writes nothing but warnings and errors
+    stop_on_eof: bool = False  # stop at once when the standard input ends
 
     @classmethod
     def build(cls, **overrides: Any) -> WorkerOptions:

@@ -10,6 +10,9 @@ from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 
+# Windows has no SIGHUP.
+STOP_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+
 
 def send_signal(pid: int, number: int) -> None:
     if pid:

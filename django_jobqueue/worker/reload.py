@@ -10,6 +10,8 @@ from pathlib import Path
 
 from django.utils import autoreload
 
+from .processes import STOP_SIGNALS
+
 logger = logging.getLogger("django_jobqueue.worker")
 
 
@@ -30,7 +32,7 @@ def run_with_reload() -> int:
             stop.wait(1.0)
 
     threading.Thread(target=watch, name="jobqueue-reload", daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: stop.set())
     while not stop.is_set():
         changed.clear()

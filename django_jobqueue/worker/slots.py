@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+import sys
+import tempfile
 import time
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from uuid import UUID
 
 from ..engine import workers
@@ -32,9 +35,20 @@ class Slots:
     Writes take no lock: each slot has a single writer, and a reader compares two reads before it acts.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._memory = mmap.mmap(-1, _HEAD.size + count * _SLOT.size)
+    def __init__(self, count: int, file: int = -1) -> None:
+        self.count, self.file = count, file
+        self._memory = mmap.mmap(file, _HEAD.size + count * _SLOT.size)
+
+    @classmethod
+    def in_file(cls, count: int) -> Self:
+        """In a file without a name, because an ``exec`` keeps files, but no memory."""
+        file = open_unnamed_file()
+        os.ftruncate(file, _HEAD.size + count * _SLOT.size)
+        return cls(count, file)
+
+    def __reduce__(self) -> tuple[type[Slots], tuple[int, int]]:
+        """For a process that has inherited the file."""
+        return Slots, (self.count, self.file)
 
     def reset(self) -> None:
         """Clear the memory for the next child."""
@@ -121,3 +135,11 @@ class Slots:
 
     def close(self) -> None:
         self._memory.close()
+
+
+def open_unnamed_file() -> int:
+    """A file that vanishes with the last process that has opened it; on Linux it is only in memory."""
+    if sys.platform == "linux":
+        return os.memfd_create("jobqueue")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,4 +1,4 @@
-"""The supervisor: forks children and the housekeeping process, watches them, and replaces those that end.
+"""The supervisor: starts children and the housekeeping process, watches them, and replaces those that end.
 
 It has no threads, because it forks, and no connection to the database, so that it never waits: it must end its children
 in time when the database cannot be reached, and it must always react to signals.
@@ -10,10 +10,8 @@ import faulthandler
 import gc
 import logging
 import os
-import random
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,49 +20,63 @@ from types import FrameType
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from ..conf import get_settings
 from ..identifiers import uuid7
-from ..log_texts import duration, error_line
 from ..timings import KILL_AFTER_SECONDS, TICK_SECONDS
-from . import health, sessions
-from .child import EXIT_DONE, EXIT_GRACE, run_child
+from . import health
+from .child import EXIT_DONE, ChildWork
 from .child_process import ChildProcess
 from .claims import WorkerIdentity
-from .housekeeper import run_housekeeper
+from .housekeeper import HousekeepingWork
 from .messages import (
     ChildEnded,
     ChildLost,
     ChildOrder,
     ChildRecovered,
+    DatabaseChecked,
     Finish,
     Instruction,
     Report,
     StopRequested,
 )
 from .options import WorkerOptions
-from .processes import die_with_parent, kill_group, send_signal
+from .processes import STOP_SIGNALS, kill_group, send_signal
 from .progress import Progress
 from .slots import Slots
-from .tally import Tally
+from .start_methods import Start, StartMethod, Work, execute, fork, lead_group
+from .tally import Tally, log_stopped
 
 logger = logging.getLogger("django_jobqueue.worker")
 
+STDIN = 0
 DUMP_SECONDS = 0.1
+EXEC_SECONDS = 60.0  # how long a new interpreter may take to import the project
 HOUSEKEEPER_SECONDS = 1.0  # a housekeeping process that dies at once is replaced at most this often
 
 
 class Supervisor:
     """Runs one worker until it is told to stop; :meth:`run` returns the exit code."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        options: WorkerOptions,
+        method: StartMethod,
+        *,
+        report: Callable[[DatabaseChecked], object],
+        is_checked: bool = False,
+    ) -> None:
         self.options, self.settings = options, get_settings()
+        self._method, self._report = method, report
+        self._is_checked = is_checked  # otherwise the housekeeping process checks the database first
+        self._refused: ImproperlyConfigured | None = None
         self._pid = os.getpid()
-        self._slots = [
-            Slots(options.slots(self.settings)) for _ in range(options.processes)
-        ]  # first: all processes share them
-        self._housekeeping = Slots(0)  # when the loop of the housekeeping process last began an iteration
+        count = options.slots(self.settings)
+        new_slots = Slots.in_file if method == StartMethod.EXEC else Slots
+        self._slots = [new_slots(count) for _ in range(options.processes)]  # first: all processes share them
+        self._housekeeping = new_slots(0)  # when the loop of the housekeeping process last began an iteration
         self._children: dict[int, ChildProcess] = {}
         self._housekeeper_pid = 0
         self._pipe: Connection | None = None
@@ -90,6 +102,40 @@ class Supervisor:
 
     def run(self) -> int:
         self._prepare()
+        if self._is_checked:
+            self._log_started()
+        while self._is_needed():
+            if not self._housekeeper_pid and time.monotonic() >= self._housekeeper_at:
+                self._start_housekeeper()
+            self._start_children()
+            self._dump_if_asked()
+            self._stop_if_asked()
+            self._look_after_children()
+            self._show_progress()
+            self._wait()
+            self._reap()
+            self._read_reports()
+        self._dismiss_housekeeper()
+        if self._refused:
+            raise self._refused
+        if self._progress:
+            self._progress.close(self.tally(), self._housekeeping.total)
+        log_stopped(self.options.name, self.tally(), self.seconds())
+        return 0
+
+    def _begin(self, checked: DatabaseChecked) -> None:
+        """Go on, unless the database lacks what children need. So far they wait to be registered."""
+        try:
+            self._report(checked)
+        except ImproperlyConfigured as error:
+            self._refused = error
+            for child in self._children.values():
+                child.send(ChildOrder.STOP_NOW)
+            return
+        self._is_checked = True
+        self._log_started()
+
+    def _log_started(self) -> None:
         logger.info(
             "worker started: %s pid %d, processes %d, queues %s",
             self.options.name,
@@ -103,20 +149,6 @@ class Supervisor:
                 "queues": self.options.queues,
             },
         )
-        while self._is_needed():
-            if not self._housekeeper_pid and time.monotonic() >= self._housekeeper_at:
-                self._start_housekeeper()
-            self._start_children()
-            self._dump_if_asked()
-            self._stop_if_asked()
-            self._look_after_children()
-            self._show_progress()
-            self._wait()
-            self._reap()
-            self._read_reports()
-        self._dismiss_housekeeper()
-        self._log_stopped()
-        return 0
 
     def tally(self) -> Tally:
         """How the jobs of all children ended."""
@@ -126,29 +158,9 @@ class Supervisor:
         """How long the worker has run."""
         return time.monotonic() - self._began_at
 
-    def _log_stopped(self) -> None:
-        tally, seconds = self.tally(), self.seconds()
-        if self._progress:
-            self._progress.close(tally, self._housekeeping.total)
-        logger.info(
-            "worker stopped: %s, jobs %s, in %s",
-            self.options.name,
-            tally,
-            duration(seconds),
-            extra={
-                "worker": self.options.name,
-                "completed": tally.completed,
-                "failed": tally.failed,
-                "retried": tally.retried,
-                "cancelled": tally.stopped,
-                "snoozed": tally.snoozed,
-                "seconds": round(seconds, 3),
-            },
-        )
-
     def _prepare(self) -> None:
         connections.close_all()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_stop_signal)
         signal.signal(signal.SIGQUIT, self._on_quit_signal)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -161,13 +173,17 @@ class Supervisor:
     def _is_needed(self) -> bool:
         if self._children:
             return True
-        return not self._stops and any(at < float("inf") for at in self._start_at)
+        return not self._stops and not self._refused and any(at < float("inf") for at in self._start_at)
 
     def _wait(self) -> None:
         watched: list[Any] = [self._wakeup_r]
         if self._pipe is not None:
             watched.append(self._pipe)
-        select.select(watched, [], [], TICK_SECONDS)
+        if self.options.stop_on_eof and not self._asked_to_stop:
+            watched.append(STDIN)
+        readable, _, _ = select.select(watched, [], [], TICK_SECONDS)
+        if STDIN in readable and not os.read(STDIN, 4096):
+            self._asked_to_stop = 2
         with suppress(BlockingIOError):
             while os.read(self._wakeup_r, 4096):
                 pass
@@ -217,7 +233,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------- children
 
     def _start_children(self) -> None:
-        if self._stops:
+        if self._stops or self._refused:
             return
         running = {child.number for child in self._children.values()}
         for number, at in enumerate(self._start_at):
@@ -230,60 +246,30 @@ class Supervisor:
         name = self.options.name if self.options.processes == 1 else f"{self.options.name}/{number + 1}"
         identity = WorkerIdentity(name, uuid7(), self.options.using)
         control_r, control_w = os.pipe()
-        pid = self._fork(lambda: self._be_child(identity, slots, control_r, control_w))
+        pid = self._start(ChildWork(identity, self.options, slots, control_r), control_w)
         os.close(control_r)
         child = ChildProcess(number, identity.incarnation, name, pid, control_w, slots, time.monotonic())
         self._children[pid] = child
         self._instruct(child.started(self.options.served_queues()))
         logger.debug("child started: %s pid %d", name, pid, extra={"worker": name, "pid": pid})
 
-    def _fork(self, work: Callable[[], int], *, outlives: bool = False) -> int:
-        """Start a process that does this work. It is killed when the supervisor dies, unless it ``outlives`` it."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            self._lead_group(pid)  # both processes do, because either may be the first that relies on it
-            return pid
-        code = 1
-        try:
-            self._lead_group(0)
-            if not outlives:
-                die_with_parent(self._pid, EXIT_GRACE)
-            signal.set_wakeup_fd(-1)
-            os.close(self._wakeup_r)
-            os.close(self._wakeup_w)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            faulthandler.register(signal.SIGQUIT, all_threads=True)
-            for child in self._children.values():
-                os.close(child.control)
-            random.seed()
-            sessions.prepare(self.options.using)
-            code = work()
-        except BaseException as error:  # nothing may run on in a second copy of the supervisor
-            logger.exception(
-                "process of the worker failed: %s pid %d: %s",
-                self.options.name,
-                os.getpid(),
-                error_line(error),
-                extra={"worker": self.options.name, "pid": os.getpid(), "error": error_line(error)},
-            )
-        finally:
-            logging.shutdown()
-            os._exit(code)
-
-    def _lead_group(self, pid: int) -> None:
+    def _start(self, work: Work, *ours: int) -> int:
+        """Start a process, which closes the descriptors ``ours`` and others of the supervisor."""
+        start = Start(work, self.options, self._pid, self._has_groups)
+        pid = execute(start) if self._method == StartMethod.EXEC else fork(start, lambda: self._leave(ours))
         if self._has_groups:
-            with suppress(OSError):  # it has done so already, or has ended
-                os.setpgid(pid, pid)
+            lead_group(pid)
+        return pid
 
-    def _be_child(self, identity: WorkerIdentity, slots: Slots, control_r: int, control_w: int) -> int:
-        os.close(control_w)
+    def _leave(self, ours: tuple[int, ...]) -> None:
+        """In a fork: close what belongs to the supervisor."""
+        signal.set_wakeup_fd(-1)
+        for descriptor in (*ours, self._wakeup_r, self._wakeup_w):
+            os.close(descriptor)
+        for child in self._children.values():
+            os.close(child.control)
         if self._pipe is not None:
             self._pipe.close()
-        return run_child(identity, self.options, slots, control_r)
 
     def _reap(self) -> None:
         while True:
@@ -367,19 +353,24 @@ class Supervisor:
     def _start_housekeeper(self) -> None:
         if self._pipe is not None:
             self._pipe.close()
-        ours, theirs = Pipe()
-        self._pipe = ours
-        self._housekeeping.turned_at = self._housekeeper_at = time.monotonic()
-        self._housekeeper_pid = self._fork(lambda: self._be_housekeeper(ours, theirs), outlives=True)
+        self._pipe, theirs = Pipe()
+        self._housekeeper_at = time.monotonic()
+        self._housekeeping.turned_at = self._housekeeper_at + (EXEC_SECONDS if self._method == StartMethod.EXEC else 0)
+        work = HousekeepingWork(
+            self.options,
+            theirs.fileno(),
+            self._slots,
+            self._housekeeping,
+            self._health.fileno() if self._health else None,
+            self._pid,
+            checks_database=not self._is_checked,
+        )
+        self._housekeeper_pid = self._start(work)
         theirs.close()
         for child in self._children.values():
             self._instruct(child.started(self.options.served_queues()))
         for ended in self._unrecovered.values():
             self._instruct(ended)
-
-    def _be_housekeeper(self, ours: Connection, theirs: Connection) -> int:
-        ours.close()
-        return run_housekeeper(self.options, theirs, self._slots, self._housekeeping, self._health, self._pid)
 
     def _instruct(self, instruction: Instruction) -> None:
         with suppress(OSError):  # the housekeeping process may have died; its successor gets all instructions again
@@ -395,6 +386,8 @@ class Supervisor:
 
     def _handle_report(self, report: Report) -> None:
         match report:
+            case DatabaseChecked() as checked:
+                self._begin(checked)
             case ChildRecovered(incarnation):
                 self._unrecovered.pop(incarnation, None)
             case StopRequested() if not self._stops:

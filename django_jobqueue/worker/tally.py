@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import astuple, dataclass
+
+from ..log_texts import duration
+
+logger = logging.getLogger("django_jobqueue.worker")
 
 
 @dataclass(slots=True)
@@ -32,3 +37,22 @@ class Tally:
         parts += [f"{self.stopped:,} cancelled"] if self.stopped else []
         parts += [f"{self.snoozed:,} snoozed"] if self.snoozed else []
         return ", ".join(parts)
+
+
+def log_stopped(worker: str, tally: Tally, seconds: float) -> None:
+    """Log what a worker did, when all of it has ended."""
+    logger.info(
+        "worker stopped: %s, jobs %s, in %s",
+        worker,
+        tally,
+        duration(seconds),
+        extra={
+            "worker": worker,
+            "completed": tally.completed,
+            "failed": tally.failed,
+            "retried": tally.retried,
+            "cancelled": tally.stopped,
+            "snoozed": tally.snoozed,
+            "seconds": round(seconds, 3),
+        },
+    )

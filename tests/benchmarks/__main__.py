@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.benchmarks import admin, cost, flat, groups, locked, snapshot, speed, streams, workers
+from tests.benchmarks import admin, cost, flat, groups, locked, memory, snapshot, speed, streams, workers
 from tests.benchmarks.lab import Row, report
 from tests.benchmarks.peers import suite as peers
 
@@ -21,6 +21,7 @@ SUITES = {
 COMPARISONS = {
     "cost": cost.main,
     "locked": locked.main,
+    "memory": memory.main,
 }  # with options of their own, and not among those that run by default
 RUNS = 5
 

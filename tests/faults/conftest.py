@@ -45,7 +45,8 @@ def start(queues: tuple[Queue, Queue], tmp_path: Path) -> Iterator[Start]:
         given = ("--processes", str(processes), *arguments)
         runner = Runner(tmp_path, *given, settings=settings, number=len(runners) + 1, stdin=stdin)
         runners.append(runner)
-        return runner.ready(processes) if wait else runner
+        seconds = 6 * PATIENCE if settings.get("START_METHOD") == "exec" else PATIENCE
+        return runner.ready(processes, seconds) if wait else runner
 
     yield begin
     for runner in runners:

@@ -58,30 +58,42 @@ def is_alive(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
+def environment(folder: Path, settings: dict[str, Any], database: str | None = None) -> dict[str, str]:
+    """The environment of a process with these settings."""
+    given = {**QUICK, **settings}
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(PREFIX)},
+        **{PREFIX + name: json.dumps(value) for name, value in given.items()},
+        "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
+        "JOBQUEUE_TEST_DSN": make_conninfo(database_dsn(), dbname=database),
+        VARIABLE: str(folder / "history.jsonl"),
+        FOLDER: str(folder),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
 class Runner:
     """One worker in a session of its own. Its log goes to a file."""
 
     def __init__(
-        self, folder: Path, *arguments: str, settings: dict[str, Any], number: int = 1, stdin: int = subprocess.DEVNULL
+        self,
+        folder: Path,
+        *arguments: str,
+        settings: dict[str, Any],
+        number: int = 1,
+        stdin: int = subprocess.DEVNULL,
+        python: tuple[str, ...] = ("-m", "django"),
+        database: str | None = None,
     ) -> None:
         self.name = f"w{number}"
         self.log_path = folder / f"{self.name}.log"
-        given = {**QUICK, **settings}
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(PREFIX)},
-            **{PREFIX + name: json.dumps(value) for name, value in given.items()},
-            "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
-            "JOBQUEUE_TEST_DSN": database_dsn(),
-            VARIABLE: str(folder / "history.jsonl"),
-            FOLDER: str(folder),
-            "PYTHONUNBUFFERED": "1",
-        }
+        self.environment = environment(folder, settings, database)
         if "--name" not in arguments:
             arguments = (*arguments, "--name", self.name)
         self.asked_name = arguments[arguments.index("--name") + 1]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", "runjobs", *arguments],
+                [sys.executable, *python, "runjobs", *arguments],
                 cwd=ROOT,
                 env=self.environment,
                 stdin=stdin,
@@ -121,14 +133,14 @@ class Runner:
         (housekeeper,) = self.housekeepers()
         return housekeeper
 
-    def ready(self, processes: int = 1) -> Runner:
+    def ready(self, processes: int = 1, seconds: float = PATIENCE) -> Runner:
         """Wait until all children are registered."""
 
         def there() -> bool:
             assert self.process.poll() is None, f"the worker ended:\n{self.log}"
             return len(self.rows()) == processes and len(children_of(self.pid)) == processes + 1
 
-        until(there, f"{processes} children are registered")
+        until(there, f"{processes} children are registered", seconds)
         return self
 
     # ------------------------------------------------------------------------------------------------ what is done

@@ -16,6 +16,7 @@ from tests.settings import INSTALLED_APPS as _APPS
 
 POOL = "FAULTS_POOL"
 PREFIX = "JOBQUEUE_SET_"
+DEBUG = json.loads(os.environ.get("FAULTS_DEBUG", "false"))
 INSTALLED_APPS = [*_APPS, "tests.faults.app"]
 JOBQUEUE = {
     name.removeprefix(PREFIX): json.loads(value) for name, value in os.environ.items() if name.startswith(PREFIX)

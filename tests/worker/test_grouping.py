@@ -189,7 +189,7 @@ def test_a_group_goes_on_at_once_when_a_job_ended(queue, run, gate):  # R033
     Job.objects.update(name=handle.name)
     worker = run(queue.name, grouping="head", poll_seconds=3600)
     assert gate.reached.wait(PATIENCE)
-    until(lambda: worker._child.prefetcher.seconds_until_next_look() > 0, "the worker has looked for the second job")
+    until(lambda: worker.child.prefetcher.seconds_until_next_look() > 0, "the worker has looked for the second job")
     assert not Job.objects.filter(state=JobState.COMPLETED).exists()
 
     gate.opened.set()

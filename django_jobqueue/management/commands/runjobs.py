@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction
-from collections.abc import Iterable
-from difflib import get_close_matches
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import connections
 
 from ... import handlers
 from ...conf import get_settings
-from ...database_errors import explanation
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
 from ...queue_order import QueueOrder
 from ...services.inspect.jobs import job_database
-from ...services.queues import queue_names
 from ...services.workers import leave_pools
 from ...text import check_queue_name, check_tags, check_text
 
 if TYPE_CHECKING:
+    from ...worker.messages import DatabaseChecked
     from ...worker.options import WorkerOptions
+    from ...worker.single_process import SingleProcess
+    from ...worker.supervisor import Supervisor
 
 MOST_PORT = 65_535
 MOST_CONCURRENCY = 1_000
@@ -37,6 +37,8 @@ class Command(BaseCommand):
     help = (
         "Runs a worker: fetches jobs, runs their handlers, sends the jobs of schedules, recovers lost jobs, cleans up."
     )
+    # Not those of URLs: they import the views of the project, which a worker does not need.
+    requires_system_checks = ["jobqueue", checks.Tags.models]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         known = get_settings()
@@ -77,6 +79,7 @@ class Command(BaseCommand):
         add("--name", help="the name of the worker (default: host and process id)")
         add("--database", help="alias of the jobs' database (default: the one that the router chooses)")
         add("--health-port", type=int, default=0, help="serve /healthz, /readyz and /metrics on this port")
+        add("--stop-on-eof", action="store_true", help="stop at once when the standard input ends")
         add("--reload", action=BooleanOptionalAction, help="restart when the code changes (default: if DEBUG)")
 
     def handle(self, *args: Any, **arguments: Any) -> None:
@@ -90,23 +93,48 @@ class Command(BaseCommand):
         leave_pools()
         options = self._options(arguments)
         from ...worker import console, progress
-        from ...worker.supervisor import Supervisor
 
         console.show_log(options)
         if options.verbosity:
             self.stdout.write(console.banner(options))
             self.stdout.flush()
-
         try:
-            supervisor = Supervisor(options)
-        except OSError as error:
-            raise CommandError(f"--health-port {options.health_port} cannot be opened: {error.strerror}.") from error
-        code = supervisor.run()
+            worker = self._worker(options)
+            code = worker.run()
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
         if options.drain:
-            summary = progress.end_drain(options, supervisor.tally(), supervisor.seconds())
+            summary = progress.end_drain(options, worker.tally(), worker.seconds())
             if options.verbosity:
                 self.stdout.write(summary)
         sys.exit(code)
+
+    def _worker(self, options: WorkerOptions) -> Supervisor | SingleProcess:
+        from ...worker.single_process import SingleProcess
+        from ...worker.start_check import check_database
+        from ...worker.start_methods import StartMethod, start_method
+
+        method = start_method()
+        checked = None
+        # The supervisor does not connect, because it forks. A script that calls this command may be connected already.
+        if method == StartMethod.THREAD or connections[options.using].connection is not None:
+            checked = check_database(options)
+            self._report(checked)
+        try:
+            if method == StartMethod.THREAD:
+                return SingleProcess(options)
+            from ...worker.supervisor import Supervisor
+
+            return Supervisor(options, method, report=self._report, is_checked=checked is not None)
+        except OSError as error:
+            raise CommandError(f"--health-port {options.health_port} cannot be opened: {error.strerror}.") from error
+
+    def _report(self, checked: DatabaseChecked) -> None:
+        """Tell what the database says. Raises ``ImproperlyConfigured`` if the worker cannot work at all."""
+        for warning in checked.warnings:
+            self.stderr.write(self.style.WARNING(warning))
+        if checked.refusal:
+            raise ImproperlyConfigured(checked.refusal)
 
     def _options(self, arguments: dict[str, Any]) -> WorkerOptions:
         from ...worker.options import WorkerOptions
@@ -136,6 +164,7 @@ class Command(BaseCommand):
         queues = tuple(queue for queue in queues if queue not in exclude)
         if arguments["queue"] and not queues:
             raise CommandError("--exclude-queue leaves none of the queues that --queue names.")
+        self._check_handlers()
         options = WorkerOptions.build(
             queues=queues,
             own={name: number for name, number in own.items() if name not in exclude},
@@ -153,10 +182,10 @@ class Command(BaseCommand):
             using=using,
             health_port=arguments["health_port"],
             verbosity=arguments["verbosity"],
+            stop_on_eof=arguments["stop_on_eof"],
         )
         if problem := options.problem():
             raise CommandError(f"--concurrency {problem}.")
-        self._check(options)
         return options
 
     def _queues(self, given: list[str]) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -177,46 +206,9 @@ class Command(BaseCommand):
                 own[name] = int(number)
         return tuple(names), own
 
-    def _check(self, options: WorkerOptions) -> None:
-        """Refuse to start a worker without handlers, and warn about queues that do not exist or are left out."""
-        from ...worker.served_queues import queues_of_workers
-
-        discovered = handlers.autodiscover()
-        if not discovered:
+    def _check_handlers(self) -> None:
+        if not handlers.autodiscover():
             raise CommandError(
                 "No handlers were found. Decorate a function with @job(queue=…) in a jobs.py or tasks.py of an "
                 f"installed app (modules searched: {', '.join(get_settings().HANDLER_MODULES)})."
             )
-        using = options.using
-        try:
-            existing = queue_names(using=using)
-            served = options.queues or queues_of_workers(using=using)
-        except ImproperlyConfigured as error:
-            raise CommandError(str(error)) from error
-        except (OperationalError, InterfaceError) as error:
-            text = f"The database does not answer; waiting for it. {explanation(error, using) or error}"
-            self._warn(text.strip())
-            return
-        except DatabaseError as error:
-            raise CommandError(explanation(error, using) or str(error).strip()) from error
-        with_handlers = handlers.served(discovered)
-        for name in options.queues or sorted(with_handlers - set(options.exclude)):
-            if name not in existing:
-                text = f"The queue {name!r} does not exist yet; the worker waits until it does.{_guess(name, existing)}"
-                self._warn(text)
-            elif name not in served:
-                self._warn(
-                    f"The queue {name!r} keeps dead letters and is not served, although a handler is declared for it; "
-                    f"to serve it, give --queue {name}."
-                )
-        for name in options.exclude:
-            if name not in existing:
-                self._warn(f"--exclude-queue {name}: there is no such queue.{_guess(name, existing)}")
-
-    def _warn(self, text: str) -> None:
-        self.stderr.write(self.style.WARNING(text))
-
-
-def _guess(name: str, existing: Iterable[str]) -> str:
-    close = get_close_matches(name, existing, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
