@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import psycopg
-from django.db import OperationalError, connections
+from django.db import DatabaseError, OperationalError, connections
 
 from .. import __version__
 from ..conf import get_settings
