@@ -134,7 +134,7 @@ def test_the_pulse_tells_the_last_failure_and_how_many_of_each_queue(queues):
 
     _, last, numbers, *_ = pulse()
 
-    latest = {str(job.finalized_at.date()) + f" {job.finalized_at:%H:%M:%S}" for job in (jobs[0], jobs[2])}
+    latest = {f"{job.finalized_at:%Y-%m-%d %H:%M:%S}" for job in (jobs[0], jobs[2])}
     assert {text[:19] for text in last.split(",")} == latest
     assert sorted(numbers.split(",")) == ["1", "2"]
 

@@ -70,6 +70,7 @@ def test_an_ended_job_is_kept_as_long_as_it_says_for_this_end(
     move("default", [job.pk], Become(Change(state)))
 
     ended = now(job)
+    assert ended.finalized_at is not None
     assert ended.delete_at == (None if kept is None else ended.finalized_at + timedelta(seconds=kept))
 
 
