@@ -204,15 +204,15 @@ def test_the_jobs_that_wait_in_a_lane_are_counted(ordered):
 def test_failures_are_grouped_by_their_fingerprint(queues):
     a, _ = queues
     failed = {"state": JobState.FAILED, "queue": a}
-    jobs = {mark: [JobFactory(fingerprint=mark, **failed) for _ in range(3)] for mark in "ba"}
+    jobs = {mark: [JobFactory(fingerprint=mark, **failed) for _ in range(3)] for mark in "cba"}
     JobFactory(fingerprint="", **failed)
-    JobFactory(queue=a, state=JobState.RETRY, fingerprint="c")
+    JobFactory(queue=a, state=JobState.RETRY, fingerprint="d")
     turned_round()
 
     found = ask(sql.inspect.FAILURE_GROUPS, {"groups": 10, "jobs": 2})
 
     assert [(mark, number, ids) for mark, number, _, _, _, ids, _ in sorted(found)] == [
-        (mark, 2, [jobs[mark][2].pk]) for mark in "ab"
+        (mark, 2, [jobs[mark][2].pk]) for mark in "abc"
     ]
     assert [mark for mark, *_ in ask(sql.inspect.FAILURE_GROUPS, {"groups": 1, "jobs": 2})] == ["a"]
 
