@@ -17,7 +17,7 @@ CLAIM = {"worker": "w", "incarnation": None, "number": 7, "lease": None}
 
 
 def ask(queue: Queue, statement: str, **params: Any) -> list[tuple[Any, ...]]:
-    return rows_of("default", at(DEFAULT, statement, ("id",)), {"queue": queue.name, **params})
+    return rows_of("default", at(DEFAULT, statement, ("id",)), {"queue": queue.name, "skip_names": [], **params})
 
 
 def held(queue: Queue, **options: Any) -> Job:
