@@ -28,6 +28,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors
 
 from ..conf import get_settings
+from ..database_errors import explain
 from ..log_texts import error_line
 from ..process_memory import ProcessMemory
 from .databases import Rows, execute, rows
@@ -48,7 +49,11 @@ MOST = 200  # statements counted for one connection
 
 def joins(connection: BaseDatabaseWrapper) -> bool:
     """Whether the caller has an open transaction, of which new statements become part."""
-    return not connection.get_autocommit()
+    try:
+        return not connection.get_autocommit()  # connects, if that has not been done yet
+    except OperationalError as error:
+        explain(error, connection.alias)
+        raise
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -62,6 +67,7 @@ def again_after_conflict(using: str, work: Callable[[], T]) -> T:
             return work()
         except DatabaseError as error:
             if not tries_left or not (is_conflict(error) or names.is_forgotten(error, using)):
+                explain(error, using)
                 raise
             logger.debug(
                 "transaction conflict: %s; trying again, tries left: %d",
@@ -82,8 +88,12 @@ def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement
     after a lock was taken. In a stricter transaction a new statement would not see what was committed since.
     """
     if joins(connections[using]):
-        with planned(using):
-            return work(*rows_of_each(using, first))
+        try:
+            with planned(using):
+                return work(*rows_of_each(using, first))
+        except DatabaseError as error:
+            explain(error, using)
+            raise
 
     def own() -> T:
         with transaction.atomic(using=using):
@@ -106,10 +116,14 @@ def at_once(using: str, statements: Sequence[Statement]) -> list[Rows]:
 
 def row_at_once(using: str, sql: str, params: Any) -> tuple[Any, ...] | None:
     """Run one statement, as its own transaction or as part of the caller's; return its first row."""
-    if connections[using].get_autocommit():
-        result = again_after_conflict(using, partial(_rows_alone, using, sql, params))
+    if joins(connections[using]):
+        try:
+            result = rows_of(using, sql, params)
+        except DatabaseError as error:
+            explain(error, using)
+            raise
     else:
-        result = rows_of(using, sql, params)
+        result = again_after_conflict(using, partial(_rows_alone, using, sql, params))
     return result[0] if result else None
 
 

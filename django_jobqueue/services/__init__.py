@@ -129,9 +129,15 @@ __all__ = [
 ]
 
 
+THROUGH_THE_ENGINE = {"send", "fail", "finish_many", "skip", "send_due"}
+
+
 def _explain_errors() -> None:
-    """Let each verb say what to do if the database is missing, or its tables or rights."""
-    for name in __all__:
+    """Let each verb say what to do if the database is missing, or its tables or rights.
+
+    The engine does this for verbs that send all their statements through it.
+    """
+    for name in sorted({*__all__} - THROUGH_THE_ENGINE):
         verb = globals()[name]
         if isinstance(verb, FunctionType):
             globals()[name] = explained(verb)

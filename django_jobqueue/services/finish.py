@@ -19,7 +19,7 @@ from ..engine.claims import JobReference, Target, claim_of, database_of, id_of, 
 from ..engine.databases import execute, named
 from ..engine.lanes import PAUSES, Lane, Locked
 from ..engine.retry_decision import Fail, Failing, ReturnToQueue
-from ..engine.transactions import at, in_transaction
+from ..engine.transactions import at, in_transaction, joins
 from ..engine.transitions import Answers, Become, Change, Decision, move_one
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..models import Job
@@ -55,7 +55,7 @@ def complete(job: Target, output: Any = None, *, queue: str | None = None, using
     text, _ = clean_output(output, max_bytes=get_settings().MAX_OUTPUT_BYTES)
     known = job if isinstance(job, Job) else _find(id_of(job), queue, using)
     work = partial(complete_one, known, claim_of(job), text, using)
-    if known.policy not in LANED and not connections[using].get_autocommit():
+    if known.policy not in LANED and joins(connections[using]):
         work()  # in the caller's transaction, where no planner settings need to be changed and restored
     else:
         in_transaction(using, work)

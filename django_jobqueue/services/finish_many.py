@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from ..claims import draw_number
 from ..conf import get_settings
+from ..database_errors import explain
 from ..engine import announcements, sql
 from ..engine.claims import as_jobs, claim_of_job, leaf_of_job
 from ..engine.databases import Rows, database
@@ -94,26 +95,30 @@ def finish_many(
     finished = Finished(lock_timeout=lock_timeout)
     groups = _grouped(completed)
     using = database(using)
-    own = connections[using].get_autocommit()  # else the statements become part of the caller's transaction
-    if not own:
-        make_durable(using)
-    claimer = _Claimer(
-        check_tags(tags) if tags else [],
-        check_text(worker, option="worker", max_length=255),
-        None if incarnation is None else as_uuid(incarnation, option="incarnation"),
-        draw_number() if hand_over else 0,
-        sql.parts.CLAIMED if whole else sql.parts.NEEDED,
-        list(skip_names),
-    )
-    for (queue, policy), some in groups.items():
-        if policy not in LANED:
-            _complete_free(some, finished, using, own)
-            continue
-        for start in range(0, len(some), MOST_KEYS):
-            few = some[start : start + MOST_KEYS]
-            _complete_lanes(queue, policy, few, claimer if hand_over else None, finished, using, own)
-    for job, error in failed:
-        _alone(job, partial(_fail_or_stop, job, error, finished, using), finished, using)
+    try:
+        own = connections[using].get_autocommit()  # else the statements become part of the caller's transaction
+        if not own:
+            make_durable(using)
+        claimer = _Claimer(
+            check_tags(tags) if tags else [],
+            check_text(worker, option="worker", max_length=255),
+            None if incarnation is None else as_uuid(incarnation, option="incarnation"),
+            draw_number() if hand_over else 0,
+            sql.parts.CLAIMED if whole else sql.parts.NEEDED,
+            list(skip_names),
+        )
+        for (queue, policy), some in groups.items():
+            if policy not in LANED:
+                _complete_free(some, finished, using, own)
+                continue
+            for start in range(0, len(some), MOST_KEYS):
+                few = some[start : start + MOST_KEYS]
+                _complete_lanes(queue, policy, few, claimer if hand_over else None, finished, using, own)
+        for job, error in failed:
+            _alone(job, partial(_fail_or_stop, job, error, finished, using), finished, using)
+    except DatabaseError as error:
+        explain(error, using)
+        raise
     return finished
 
 

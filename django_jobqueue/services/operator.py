@@ -12,11 +12,12 @@ from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 from psycopg.errors import UniqueViolation
 
 from ..conf import get_encoder, get_settings
+from ..database_errors import explain
 from ..encoding import encode
 from ..engine import announcements, lanes, sql
 from ..engine.announcements import wake
@@ -404,6 +405,9 @@ def _despite_collisions(work: Callable[[], Moved], using: str) -> Moved:
         try:
             with transaction.atomic(using=using) if not connections[using].get_autocommit() else nullcontext():
                 return work()
+        except OperationalError as error:
+            explain(error, using)
+            raise
         except IntegrityError as error:
             if not tries_left or not isinstance(error.__cause__, UniqueViolation):
                 raise

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 from django.db.models import Q
 
 from ..catch_up import CatchUp
 from ..conf import get_settings
 from ..cron import first_slot, latest_slots
+from ..database_errors import explain
 from ..engine import sql
 from ..engine.databases import database, execute, rows
 from ..engine.queues import check_exists
@@ -113,7 +114,11 @@ def send_due(*, limit: int = 100, using: str | None = None) -> int:
     using = database(using)
     limit = check_int(limit, option="limit", minimum=1, maximum=10_000)
     due = troubled.left_out(Schedule.objects.using(using).due(), using).order_by("next_at")
-    return sum(_handle(name, using) for name in due.values_list("pk", flat=True)[:limit])
+    try:
+        return sum(_handle(name, using) for name in due.values_list("pk", flat=True)[:limit])
+    except DatabaseError as error:
+        explain(error, using)
+        raise
 
 
 def forget_old_runs(*, days: int = RUN_DAYS, limit: int = 10_000, using: str | None = None) -> int:
