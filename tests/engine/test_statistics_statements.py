@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.utils import timezone
 
+from django_jobqueue import services
 from django_jobqueue.engine import sql
 from django_jobqueue.engine.databases import rows
 from django_jobqueue.models import QueueMinute
-from tests.factories import QueueFactory
+from django_jobqueue.states import JobState
+from tests.factories import JobFactory, QueueFactory
+from tests.past import ago
+from tests.services.lives import claimed
 
 pytestmark = pytest.mark.django_db
 
@@ -31,3 +35,21 @@ def test_only_the_minutes_of_these_queues_since_that_time_are_summed_up_in_order
     found = rows("default", statement, params)
 
     assert [(step, sums(value)) for step, value, *_ in found] == [(step, 1) for step in steps]
+
+
+def test_only_jobs_that_ended_within_that_time_are_counted(queue):
+    for moment in (ago(hours=2), ago(), ago(hours=-2)):
+        JobFactory(queue=queue, state=JobState.COMPLETED, finalized_at=moment)
+
+    assert [number for *_, number in rows("default", sql.statistics.ENDED, hour_around_now())] == [1]
+
+
+def test_a_failed_attempt_is_counted_while_its_job_waits_for_the_next(queue):
+    services.fail(claimed(queue), "no")
+
+    assert [number for *_, number in rows("default", sql.statistics.RETRIED, hour_around_now())] == [1]
+
+
+def hour_around_now() -> dict[str, datetime]:
+    now = timezone.now()
+    return {"since": now - timedelta(hours=1), "until": now + timedelta(hours=1)}
