@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
+from django.db import connection
 
 from django_jobqueue.engine import sql
 from django_jobqueue.engine.databases import execute, rows
+from django_jobqueue.expressions import WORKER_LOCK, HasSessionLock
 from django_jobqueue.models import Job, Queue, Worker
 from django_jobqueue.states import JobState
 from tests.factories import JobFactory, QueueFactory
@@ -78,3 +81,20 @@ def test_only_the_named_workers_beat_unless_they_were_declared_lost(db):
 
     assert found == [(workers[0].pk, False)]
     assert [worker.name for worker in Worker.objects.filter(heartbeat_at__gt=ago(minutes=1))] == ["named"]
+
+
+@pytest.mark.parametrize("lock", ("of this worker", "of two numbers", "in another database"))
+def test_only_its_session_lock_in_this_database_shows_that_a_worker_lives(db, lock):
+    worker = Worker.objects.create(name="w")
+    settings = connection.settings_dict
+    address = {"host": settings["HOST"], "port": settings["PORT"], "user": settings["USER"]}
+    name = "postgres" if lock == "in another database" else str(settings["NAME"])
+    number = f"SELECT {WORKER_LOCK.format('%(id)s::text')} AS number"
+    halves = "pg_advisory_lock((number >> 32)::int, (number::bit(64) << 32)::bit(32)::int)"
+    taken = halves if lock == "of two numbers" else "pg_advisory_lock(number)"
+
+    with psycopg.connect(**address, dbname=name) as other:
+        other.execute(f"SELECT {taken} FROM ({number}) hashed", {"id": str(worker.pk)})
+
+        found = Worker.objects.filter(HasSessionLock("id"))
+        assert list(found) == ([worker] if lock == "of this worker" else [])

@@ -85,3 +85,21 @@ def test_only_another_job_of_its_key_keeps_a_stately_job_from_waiting_for_a_retr
     found = rows("default", sql.transitions.RETRYING_BESIDE, {"ids": [job.pk for job in jobs.values()]})
 
     assert found == [(jobs["c"].pk, beside.pk)]
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "is_blocked"),
+    (
+        ("fifo_queue", JobState.FAILED, True),
+        ("fifo_queue", JobState.CREATED, False),
+        ("queue", JobState.FAILED, False),
+    ),
+)
+def test_a_purge_tells_whether_a_key_was_blocked(request, name, state, is_blocked):
+    queue: Queue = request.getfixturevalue(name)
+    JobFactory(queue=queue, state=state, singleton_key="a")
+    JobFactory(queue=QueueFactory(policy=queue.policy), state=JobState.FAILED, singleton_key="a")
+
+    ((_, _, blocked, number),) = rows("default", sql.transitions.PURGE, {"queue": queue.name, "state": None})
+
+    assert (blocked, number) == (is_blocked, 1)
