@@ -77,7 +77,7 @@ def test_it_is_migrated_served_and_worked(project, tmp_path):
 
         site.log_in("op", "op")
         overview = site.get("/admin/jobqueue/queue/overview/")
-        assert "unfold" in overview
+        assert "unfold" in site.get("/admin/jobqueue/job/")
         assert "ben" in overview
         assert "no handler named" not in overview
         links = {

@@ -17,7 +17,10 @@ FILE = re.compile(
     r"^<!-- file: (?P<path>\S+) -->\n<!-- no-run -->\n```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 COMMANDS = re.compile(r"^```console\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
-CHANGING = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\d|\d\d:\d\d(:\d\d)?(\.\d+)?|\d+(\.\d+)? ?m?s\b")
+CHANGING = re.compile(
+    r"\(Django [^)]*\)|(?<=worker )\S+|(?<=started: )\S+ pid \d+|(?<=stopped: )[^,]+|(?<=shop on ).*"  # where it runs
+    r"|[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[\d.]+ m?s\b|\d+/s"  # when, and how fast
+)
 MOST_STEPS, MOST_LINES = 5, 7
 DATABASE = "shop"
 
@@ -65,7 +68,7 @@ def test_a_new_user_s_first_job_is_done(tmp_path):
                     named = shlex.split(command.removeprefix("pip install "))
                     project.install(*(str(wheel) if name == "django-jobqueue" else name for name in named))
                 else:
-                    screen = project.screen("sh", "-c", command)
+                    screen = project.screen("sh", "-c", command, columns=200)
                     if shown:
                         assert [changing(line) for line in screen] == [changing(line) for line in shown]
                         compared += 1

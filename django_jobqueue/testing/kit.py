@@ -160,7 +160,7 @@ class JobQueueKit:
         queues = self._queues()
         if not queues:
             raise AssertionError("No queue has a handler: create a queue, or declare it in settings, before the test.")
-        with work(queues, poll_seconds=0.05, using=self.using):
+        with work(list(queues), poll_seconds=0.05, using=self.using):
             yield
 
     def _hear_sent(self, using: str, queue: str, ids: list[UUID]) -> None:
