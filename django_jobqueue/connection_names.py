@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from .process_memory import ProcessMemory
+
 MOST_BYTES = 63  # PostgreSQL cuts off the rest
 LEAST_OF_WORKER = 24  # bytes of the worker's name that stay if the whole is too long: its end, which has the process id
 OPTION = "application_name"
@@ -27,33 +29,48 @@ class ProcessName(NamedTuple):
     role: str = ""
 
 
-class _Names:
+class Names(ProcessMemory):
     """The name of this process, and the names that the project has set, by database."""
 
-    process = ProcessName()
-    given: dict[str, str] = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self.process = ProcessName()
+        self.given: dict[str, str] = {}
+
+    def forget(self) -> None:
+        """Let the databases have the names that the project has set."""
+        for alias, name in self.given.items():
+            options = connections.settings[alias]["OPTIONS"] if alias in connections.settings else {}
+            options.pop(OPTION, None)
+            if name:
+                options[OPTION] = name
+        self.process = ProcessName()
+        self.given.clear()
+
+
+names = Names()
 
 
 def name_process(command: str, worker: str = "", role: str = "") -> None:
     """Name all connections that this process opens from now on: only for a process that belongs to ``runjobs``."""
-    _Names.process = ProcessName(command, worker, role)
+    names.process = ProcessName(command, worker, role)
     for alias in connections:
         if connections[alias].vendor == "postgresql":
             settings = connections.settings[alias]  # shared by the connections of all threads
-            prefix = _Names.given.setdefault(alias, _given(settings))
-            settings["OPTIONS"] = {**settings.get("OPTIONS", {}), OPTION: _full(prefix, _Names.process)}
+            prefix = names.given.setdefault(alias, _given(settings))
+            settings["OPTIONS"] = {**settings.get("OPTIONS", {}), OPTION: _full(prefix, names.process)}
 
 
 def name_thread(connection: BaseDatabaseWrapper, role: str, worker: str = "") -> None:
     """Name this thread's connection when it is opened: after the process, or after a worker in threads of it."""
     if connection.vendor != "postgresql" or connection.settings_dict["OPTIONS"].get("pool"):
         return
-    process, settings = _Names.process, connection.settings_dict
+    process, settings = names.process, connection.settings_dict
     if process.command:
         name = process._replace(role=f"{process.role} {role}".strip())
     else:
         name = ProcessName("work" if worker else "jobqueue", worker, role)
-    prefix = _Names.given.get(connection.alias)
+    prefix = names.given.get(connection.alias)
     full = _full(_given(settings) if prefix is None else prefix, name)
     connection.settings_dict = {**settings, "OPTIONS": {**settings["OPTIONS"], OPTION: full}}
 

@@ -91,7 +91,7 @@ def partitioned_fifo_queue(db: None) -> Iterator[Queue]:
 @pytest.fixture
 def other_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
     """A second database on the same server, without any table; dropped afterwards."""
-    name = "test_jobqueue_migrations"
+    name = f"{connection.settings_dict['NAME']}_migrations"
     with django_db_blocker.unblock():
         settings = connection.settings_dict
         with connection._nodb_cursor() as cursor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from django.db import connections
 
-from django_jobqueue import connection_names
 from django_jobqueue.connection_names import MOST_BYTES, OPTION, name_thread, named
 
 LONG = "ip-10-0-0-12.eu-central-1.compute.internal-12345"
@@ -13,8 +12,7 @@ LONG = "ip-10-0-0-12.eu-central-1.compute.internal-12345"
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process name, and none that the machine of the test has set."""
-    monkeypatch.setattr(connection_names._Names, "given", {})
+    """No name that the machine of the test has set."""
     monkeypatch.delenv("PGAPPNAME", raising=False)
 
 

@@ -329,7 +329,7 @@ def test_every_extra_is_in_the_reference():
 
 def test_every_flag_of_the_worker_is_in_the_guide():
     parser = runjobs.Command().create_parser("manage.py", "runjobs")
-    django_s = {"version", "verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks"}
+    django_s = {"version", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks"}
     ours = {action.option_strings[0] for action in parser._actions if action.dest not in {*django_s, "help"}}
 
     assert {flag.split()[0] for flag in rows("howto/run-workers.md", "Flags")} == ours

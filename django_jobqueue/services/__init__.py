@@ -4,6 +4,7 @@ Each verb is atomic: inside ``atomic()`` it is part of the caller's transaction,
 takes ``using=``, the alias of a database, if it is not to be the router's choice.
 """
 
+from inspect import iscoroutinefunction
 from types import FunctionType
 
 from asgiref.sync import SyncToAsync, sync_to_async
@@ -139,7 +140,7 @@ def _explain_errors() -> None:
     """
     for name in sorted({*__all__} - THROUGH_THE_ENGINE):
         verb = globals()[name]
-        if isinstance(verb, FunctionType):
+        if isinstance(verb, FunctionType) and not iscoroutinefunction(verb):
             globals()[name] = explained(verb)
         elif isinstance(verb, SyncToAsync):
             globals()[name] = sync_to_async(explained(verb.func))

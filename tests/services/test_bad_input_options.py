@@ -333,6 +333,7 @@ ELSEWHERE = {
     "stream", "astream",  # test_stream.py
     "begin_operation", "advance_operation", "stop_operation", "resume_operation",  # test_many_jobs.py
     "create_schedule", "run_schedule", "send_due", "forget_old_runs",  # test_schedules.py
+    "wait_for", "await_for",  # test_wait.py
 }  # fmt: skip
 WITHOUT_ARGUMENTS = {
     "check_lanes", "current_snapshot", "expire", "warn_backlogs", "forget_staged", "close", "release_pending",

@@ -29,7 +29,8 @@ from django_jobqueue.models import Job
 from django_jobqueue.waiting import poller
 from tests.waiting import until
 
-from .lives import sent
+from . import bad_values
+from .lives import refuses_all, sent
 
 PATIENCE = 60.0
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -352,3 +353,8 @@ def test_a_fork_waits_with_a_thread_of_its_own(queue, waits):
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert ended_with(waiting) == 5
+
+
+@pytest.mark.parametrize("verb", (services.wait_for, async_to_sync(services.await_for)), ids=("wait_for", "await_for"))
+def test_a_bad_id_is_refused(verb):
+    refuses_all(lambda value: verb(value, timeout=0), bad_values.IDS, InvalidOption, option="id")

@@ -166,7 +166,7 @@ def test_a_worker_that_started_meanwhile_is_not_missed(queue, run, grace):
     grace(600)
     job(queue=queue.name, name="here")(lambda: None)
     worker = run(queue.name)
-    child = worker._child
+    child = worker.child
     assert worker.stop(20)
     gone = sent(queue, name="gone")
     (mine,) = services.fetch(queue.name, worker=child.identity.name, incarnation=child.identity.incarnation)
@@ -199,7 +199,7 @@ def test_a_worker_that_is_gone_has_no_handlers(queue, run, grace, columns):
     until(lambda: is_left(away), "it is left to the other worker")
 
     Worker.objects.filter(pk=other.pk).update(**columns)
-    worker._child.poller.refresh_soon()
+    worker.child.poller.refresh_soon()
 
     until(lambda: reread(away).hold == Hold.UNTIL, "it waits for another worker")
 

@@ -158,7 +158,8 @@ def test_a_handler_whose_time_is_used_up_is_one_event(queue, run, told, is_async
     assert len(told.of(ended)) == len(told.errors) == 1
 
 
-def test_failures_without_an_exception_are_reported_by_the_log(queue, run, told):
+def test_failures_without_an_exception_are_reported_by_the_log(queue, run, told, settings):
+    settings.JOBQUEUE = {**settings.JOBQUEUE, "HANDLER_GRACE_SECONDS": 0}
     run(queue.name)
     ends(sent(queue, name="shop.gone"), JobState.FAILED)
 
