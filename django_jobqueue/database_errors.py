@@ -136,9 +136,17 @@ def _no_tables(message: str, alias: str) -> str:
     )
 
 
+def _role(alias: str) -> str:
+    """The role that has connected. The settings may leave it to PGUSER or to the system."""
+    opened = connections[alias].connection
+    if opened is None:
+        return connections[alias].settings_dict.get("USER") or "the role of this process"
+    name = str(opened.info.user)
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else connections[alias].ops.quote_name(name)
+
+
 def _no_rights(message: str, alias: str) -> str:
-    role = connections[alias].settings_dict.get("USER") or "the role of this process"
-    statements = RIGHTS.format(schema="public", role=role)
+    statements = RIGHTS.format(schema="public", role=_role(alias))
     return (
         f"The database {alias!r} refuses what django_jobqueue needs ({_first_line(message)}). "
         f"The owner of its tables can allow it: {statements}"

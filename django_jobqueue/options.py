@@ -21,7 +21,7 @@ from .encoding import encode
 from .exceptions import InvalidOption
 from .grouping import Grouping
 from .policies import ALIASES, POLICIES, DelayedHead, OnExhausted, QueuePolicy
-from .send_options import NOT_OF_ITEMS, closest
+from .send_options import NOT_OF_ITEMS, OF_SENDS, closest
 from .states import FailureReason, JobState
 from .text import check_queue_name, check_tags, check_text
 
@@ -219,7 +219,8 @@ def check_seconds(value: object, *, option: str, minimum: float, maximum: float)
 def check_moment(value: object, *, option: str = "start_after") -> datetime:
     """``value``, if it is a datetime with a time zone; ``InvalidOption`` otherwise."""
     if not isinstance(value, datetime):
-        raise InvalidOption(option, f"expected a datetime, got {_shown(value)}")
+        hint = "For a time from now, use delay." if isinstance(value, timedelta) else ""
+        raise InvalidOption(option, f"expected a datetime, got {_shown(value)}", hint=hint)
     if is_naive(value):
         raise InvalidOption(
             option, "has no time zone", hint="Use an aware datetime, for example from django.utils.timezone.now()."
@@ -333,7 +334,8 @@ def _unknown(name: object, known: Mapping[str, Option]) -> InvalidOption:
             return InvalidOption(shown, "is an option of queues, not of jobs")
         if name in NOT_OF_ITEMS:
             return InvalidOption(shown, "is an argument of send_many(), not of its items")
-        return InvalidOption(shown, "there is no such option", hint=closest(shown))
+        names = ("data", *(option for option in OF_SENDS if option not in NOT_OF_ITEMS))
+        return InvalidOption(shown, "there is no such option", hint=closest(shown, names))
     names = SCHEDULE_OPTIONS if known is _OF_SCHEDULES else tuple(known)
     of_what = " of schedules" if known is _OF_SCHEDULES else ""
     return InvalidOption(shown, f"there is no such option{of_what}", hint=closest(shown, names))

@@ -11,6 +11,7 @@ from django_jobqueue.exceptions import InvalidOption
 from django_jobqueue.options import (
     JOB_OPTIONS,
     QUEUE_OPTIONS,
+    check_moment,
     clean_job_options,
     clean_queue_options,
     queue_defaults,
@@ -231,6 +232,19 @@ def test_only_the_given_options_come_back():
 def test_an_unknown_option_is_refused_with_the_closest(name):
     with pytest.raises(InvalidOption, match=r"no such option.* Did you mean 'retry_limit'"):
         clean_queue_options({name: 1})
+
+
+@pytest.mark.parametrize(("name", "meant"), (("dta", "data"), ("tag", "tags"), ("retrylimit", "retry_limit")))
+def test_an_unknown_option_of_an_item_is_refused_with_the_closest_of_items(name, meant):
+    with pytest.raises(InvalidOption, match=f"no such option.* Did you mean '{meant}'"):
+        clean_job_options({name: 1})
+    with pytest.raises(InvalidOption, match=r"The options are data, delay, .*tags, throttle_seconds\.$"):
+        clean_job_options({"xyzzy": 1})
+
+
+def test_a_time_from_now_is_no_moment():
+    with pytest.raises(InvalidOption, match=r"start_after: expected a datetime.* For a time from now, use delay"):
+        check_moment(timedelta(hours=1))
 
 
 def test_an_option_of_queues_is_not_one_of_jobs():

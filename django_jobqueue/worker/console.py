@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import sys
 from collections import defaultdict
@@ -60,9 +61,14 @@ def banner(options: WorkerOptions) -> str:
 
 
 def _database(alias: str) -> str:
+    """The database as the settings name it, or the variables from which libpq takes what they leave out."""
     known = connections[alias].settings_dict
-    host = str(known.get("HOST") or "a local socket")
-    place = f"{host}:{known['PORT']}" if known.get("PORT") else host
+    if not known.get("HOST") and (service := known["OPTIONS"].get("service") or os.environ.get("PGSERVICE")):
+        place = f"the service {service}"
+    else:
+        host = known.get("HOST") or os.environ.get("PGHOST") or "a local socket"
+        port = known.get("PORT") or os.environ.get("PGPORT")
+        place = f"{host}:{port}" if port else str(host)
     return f"{alias}: {known['NAME']} on {place}" if known.get("NAME") else alias
 
 

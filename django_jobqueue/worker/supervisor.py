@@ -345,7 +345,7 @@ class Supervisor:
         send_signal(child.pid, signal.SIGKILL)
 
     def _show_progress(self) -> None:
-        if self._progress:
+        if self._progress and self._is_checked:  # the check may have something to say first
             self._progress.show(self.tally(), self._housekeeping.total)
 
     # ---------------------------------------------------------------------------------------------- housekeeper

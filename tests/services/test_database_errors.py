@@ -131,6 +131,18 @@ def test_missing_rights(call):
         call("default")
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("role", "named"), (("jobqueue_web", "jobqueue_web"), ("shop-web", '"shop-web"')))
+def test_the_role_that_lacks_the_rights_is_named_whoever_chose_it(other, role, named):
+    execute("default", f'CREATE ROLE "{role}" LOGIN')
+    try:
+        with pytest.raises(ImproperlyConfigured, match=f"ON ALL SEQUENCES IN SCHEMA public TO {named}$"):
+            services.send("default", using=other(USER="", OPTIONS={"user": role}))
+    finally:
+        connections["other"].close()
+        execute("default", f'DROP ROLE "{role}"')
+
+
 @pytest.mark.django_db
 def test_the_rights_that_are_named_are_enough(queue):
     execute("default", f"CREATE ROLE jobqueue_app NOLOGIN; {RIGHTS.format(schema='public', role='jobqueue_app')}")

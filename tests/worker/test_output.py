@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from django_jobqueue import __version__, services
 from django_jobqueue.models import Job, QueueMinute
+from django_jobqueue.worker.console import banner
+from django_jobqueue.worker.options import WorkerOptions
 from tests.faults.runner import database_dsn
 from tests.past import reread
 
@@ -188,6 +191,35 @@ def test_the_last_state_is_drawn_on_a_terminal_and_counts_the_jobs_it_can_take(p
     assert bars[-1] == f"[{'#' * 30}] 3 of 3, 0 failed"
     assert "1 without the tags of this worker" in output.lines[-1]
     assert "1 without a handler in this code" in output.lines[-1]
+
+
+def test_what_is_told_at_the_start_is_not_written_into_the_bar(project):
+    output = project("--exclude-queue", "talks", on_terminal=True)
+
+    [told] = [line for line in output.log.splitlines() if "there is no such queue" in line]
+    assert "[" not in told.replace("\x1b[", "")
+    assert "0 of 0, 0 failed" in output.log
+
+
+@pytest.mark.parametrize(
+    ("known", "environment", "place"),
+    (
+        ({"HOST": "db", "PORT": "5433"}, {"PGHOST": "elsewhere", "PGPORT": "1"}, "db:5433"),
+        ({"HOST": "", "PORT": ""}, {"PGHOST": "db", "PGPORT": "5433"}, "db:5433"),
+        ({"HOST": "", "PORT": 5433}, {"PGHOST": "db"}, "db:5433"),
+        ({"HOST": "", "PORT": ""}, {}, "a local socket"),
+        ({"HOST": "", "PORT": "", "OPTIONS": {"service": "shops"}}, {"PGHOST": "db"}, "the service shops"),
+    ),
+)
+def test_the_banner_names_the_server_that_libpq_takes(monkeypatch, known, environment, place):
+    for name in ("PGHOST", "PGPORT", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for name, value in {"NAME": "shop", "OPTIONS": {}, **known}.items():
+        monkeypatch.setitem(connections["default"].settings_dict, name, value)
+
+    assert f"database   default: shop on {place}\n" in banner(WorkerOptions.build(name="here", using="default"))
 
 
 def test_many_jobs_are_summed_up_and_failures_still_listed(project):
