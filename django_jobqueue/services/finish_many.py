@@ -125,9 +125,7 @@ def finish_many(
 def _fail_or_stop(job: Job, error: object, finished: Finished, using: str) -> bool:
     try:
         finished.failed.append(fail(job, error, using=using))
-    except InvalidTransition as refusal:
-        if refusal.state != JobState.CANCELLING:
-            raise
+    except InvalidTransition:  # it is being cancelled, or has ended: then it cannot be stopped either
         stop(job, told(error), using=using)
         finished.stopped.append(job.pk)
     return True
