@@ -83,7 +83,7 @@ def test_a_handler_that_ends_otherwise_is_told_by_its_ending():
 
 
 def test_the_next_job_of_a_group_begins_after_one_that_has_ended():
-    ended = [Completed(None), Stopped(""), Recorded()]
-    others = [Failed("boom"), Snoozed("", 0), Recorded(lost=True), NotBegun(), Late()]
+    ended: list[Ending] = [Completed(None), Stopped(""), Recorded()]
+    others: list[Ending] = [Failed("boom"), Snoozed("", 0), Recorded(lost=True), NotBegun(), Late()]
 
     assert [continues_group(ending) for ending in (*ended, *others)] == [True] * 3 + [False] * 5
