@@ -28,7 +28,7 @@ def stage(*rows: dict[str, Any]) -> list[StagedJob]:
     return [staged[number] for number in sorted(staged)]
 
 
-def ask(queue: Queue, statement: str, *, order: str = "number") -> list[Any]:
+def ask(queue: Queue, statement: str, *, order: str = "row") -> list[Any]:
     values = {"write": "'ours'", "queue": f"'{queue.name}'", "attempts": "VALUES (0, 0), (1, 3)",
               "data": "s.data::jsonb", "n": COMMIT.numbers[order]}  # fmt: skip
     values["lane"] = COMMIT.lanes[queue.policy].format(**values)
@@ -38,7 +38,7 @@ def ask(queue: Queue, statement: str, *, order: str = "number") -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
-def stored(queue: Queue, statement: str = "store", *, order: str = "number") -> list[Any]:
+def stored(queue: Queue, statement: str = "store", *, order: str = "row") -> list[Any]:
     """The data of the jobs that the statement makes, in the order of the jobs."""
     before = set(Job.objects.values_list("pk", flat=True))
     ask(queue, statement, order=order)
@@ -69,13 +69,13 @@ def test_only_rows_of_this_write_and_of_the_chosen_attempts_become_jobs(queue, s
 def test_rows_become_jobs_in_their_order_whatever_their_ids_are(queue):
     stage(*({"job": str(id)} for id in (THREE, ONE, TWO)))
 
-    assert stored(queue) == [1, 2, 3]
+    assert stored(queue, order="number") == [1, 2, 3]
 
 
 def test_rows_that_are_equal_in_their_order_follow_their_places(queue):
     stage({"number": 7, "place": 1}, {"number": 7, "place": 2, "partition": 1, "attempt": 3}, {"number": 7, "place": 3})
 
-    assert stored(queue) == [1, 2, 3]
+    assert stored(queue, order="number") == [1, 2, 3]
 
 
 def test_of_rows_with_one_id_the_first_becomes_a_job_unless_it_exists(queue):
