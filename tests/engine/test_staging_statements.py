@@ -103,8 +103,9 @@ def test_rows_of_a_file_whose_id_is_a_job_are_left_out(queue, statement):
     assert stored(queue, statement) == [2]
 
 
-def test_the_first_due_row_of_a_lane_is_not_held(fifo_queue, stately_queue):
-    stage({"singleton_key": "a", "delay": 60.0}, *[{"singleton_key": "a"}] * 3, {"singleton_key": "b"})
+def test_the_first_due_row_of_a_lane_is_not_held(fifo_queue):
+    rows = [{"singleton_key": "a", "delay": 60.0}, *[{"singleton_key": "a"}] * 3, {"singleton_key": "b"}]
+    stage(*(row | {"job": str(UUID(int=9 - place))} for place, row in enumerate(rows)))
 
     assert stored(fifo_queue) == [1, 2, 3, 4, 5]
     holds = Job.objects.in_queue(fifo_queue.name).order_by("seq").values_list("hold", flat=True)
@@ -122,7 +123,7 @@ def test_a_row_has_a_place_unless_a_job_or_an_earlier_row_of_its_key_has_taken_i
     JobFactory(queue=exclusive_queue, singleton_key="ended", state=JobState.COMPLETED)
     JobFactory(queue=QueueFactory(policy=exclusive_queue.policy), singleton_key="elsewhere")
     keys = ("taken", "ended", "elsewhere", "elsewhere", "free")
-    stage(*({"identity": uuid4().hex, "singleton_key": key} for key in keys))
+    stage(*({"identity": UUID(int=9 - place).hex, "singleton_key": key} for place, key in enumerate(keys)))
 
     count, refused, first = shown(exclusive_queue)
 

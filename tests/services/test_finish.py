@@ -309,6 +309,13 @@ def test_a_batch_waits_for_a_locked_row_at_most_an_hour(queue):
     assert services.finish_many([(job, 1)], lock_timeout=3600).completed == [job.pk]
 
 
+def test_a_batch_that_can_be_read_only_once_is_refused(queue):
+    job = claimed(queue)
+
+    with refused(InvalidOption):
+        services.finish_many(iter([(job, 1)]))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("whole", (True, False))
 def test_a_job_that_is_handed_over_is_read_whole_or_as_far_as_a_worker_needs_it(fifo_queue, whole):
     job = claimed(fifo_queue, singleton_key="a")

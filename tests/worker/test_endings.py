@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.utils import timezone
 
@@ -80,6 +81,13 @@ def test_a_handler_that_ends_otherwise_is_told_by_its_ending():
     assert ending_of(CancelJob()) == Stopped("cancelled by its handler")
     assert ending_of(CancelJob("not needed")) == Stopped("not needed")
     assert ending_of(SystemExit(3)) == Failed("SystemExit: the handler called sys.exit(3)")
+
+
+def test_a_handler_that_snoozes_because_a_connection_was_lost_has_not_failed():
+    error = Snooze(60, "the database is away")
+    error.__cause__ = psycopg.OperationalError("gone")
+
+    assert ending_of(error) == Snoozed("the database is away", 60.0)
 
 
 def test_the_next_job_of_a_group_begins_after_one_that_has_ended():
