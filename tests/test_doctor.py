@@ -19,6 +19,7 @@ from django_jobqueue import handlers, services
 from django_jobqueue.doctor import Finding, Level, Limits, examine, repair
 from django_jobqueue.doctor.findings import ago as ago_text
 from django_jobqueue.doctor.findings import counted
+from django_jobqueue.doctor.indexes import our_models
 from django_jobqueue.doctor.server import clock_skew
 from django_jobqueue.maintenance import maintain
 from django_jobqueue.models import Maintenance, Schedule, Worker
@@ -100,6 +101,18 @@ def test_a_very_old_transaction_is_an_error(transactional_db):
     assert levels == {Level.ERROR}
 
 
+def test_open_transactions_are_those_of_other_sessions_of_this_database_the_oldest_first(transactional_db):
+    with other_session() as one, other_session() as two, other_session(dbname="postgres") as elsewhere:
+        for session in (elsewhere, one, two):
+            session.execute("BEGIN")
+        pids = [one.info.backend_pid, two.info.backend_pid]
+        assert [finding.facts["pid"] for finding in find("open_transaction", EAGER)] == pids
+
+        one.execute("COMMIT")
+        one.execute("BEGIN")
+        assert [finding.facts["pid"] for finding in find("open_transaction", EAGER)] == pids[::-1]
+
+
 @pytest.fixture
 def server_of_its_own(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
     """A server with settings that tests want and others do not."""
@@ -122,21 +135,38 @@ def test_a_server_s_prepared_transactions_and_its_autovacuum_are_looked_at(serve
     with connections[using].cursor() as cursor:
         cursor.execute("ALTER SYSTEM SET autovacuum = off")
         cursor.execute("SELECT pg_reload_conf()")
-        cursor.execute("BEGIN")
-        cursor.execute("LOCK TABLE jobqueue_worker IN ROW EXCLUSIVE MODE")
-        cursor.execute("PREPARE TRANSACTION 'forgotten'")
+        for name in ("first", "older", "younger"):
+            cursor.execute("BEGIN")
+            cursor.execute("LOCK TABLE jobqueue_worker IN ROW EXCLUSIVE MODE")
+            cursor.execute(f"PREPARE TRANSACTION '{name}'")
+        cursor.execute("COMMIT PREPARED 'first'")  # the server puts the last one in its place
+    with other_session(using, dbname="template1") as session:
+        session.execute("BEGIN")
+        session.execute("PREPARE TRANSACTION 'of another database'")
 
     until(lambda: bool(find("autovacuum_off", using=using)))
-    (finding,) = find("prepared_transaction", EAGER, using=using)
+    found = find("prepared_transaction", EAGER, using=using)
     off = find("autovacuum_off", using=using)
 
-    assert "forgotten" in finding.title
+    assert [finding.facts["gid"] for finding in found] == ["older", "younger"]
+    assert "older" in found[0].title
+    assert find("prepared_transaction", using=using) == [], "they are young"
     assert not off[0].is_repairable
     with connections[using].cursor() as cursor:
-        for command in (finding.fix, *off[0].fix.split("; ")):
+        for command in (*(finding.fix for finding in found), *off[0].fix.split("; ")):
             cursor.execute(command)
     assert find("prepared_transaction", EAGER, using=using) == []
     until(lambda: find("autovacuum_off", using=using) == [])
+
+
+@pytest.mark.django_db
+def test_dead_rows_are_looked_for_in_our_tables_and_the_parts_of_the_job_table():
+    parts = rows("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'jobqueue_job'::regclass")
+    tables = {model._meta.db_table for model in our_models()} - {"jobqueue_job"}
+
+    found = find("dead_rows", Limits(dead_rows=0, dead_share=0))
+
+    assert {finding.facts["table"] for finding in found} == tables | {part for (part,) in parts}
 
 
 def test_dead_rows_are_found_and_vacuumed(transactional_db, queue):  # F34
@@ -152,6 +182,8 @@ def test_dead_rows_are_found_and_vacuumed(transactional_db, queue):  # F34
 
     assert finding.facts["table"] == DEFAULT
     assert finding.facts["dead_rows"] >= 1000
+    numbers = [one.facts["dead_rows"] for one in find("dead_rows", Limits(dead_rows=0, dead_share=0))]
+    assert numbers == sorted(numbers, reverse=True)
     assert finding.fix == f"VACUUM (ANALYZE) {DEFAULT};"
     assert [one.done for one in repair([finding, off])] == [True, True]
     until(lambda: find("dead_rows", limits) == [])
@@ -160,14 +192,16 @@ def test_dead_rows_are_found_and_vacuumed(transactional_db, queue):  # F34
 
 @pytest.mark.django_db
 def test_sessions_that_cannot_be_seen_are_told(queue):
-    with other_session():
+    with other_session(), other_session(dbname="postgres"):
         execute("CREATE ROLE jobqueue_reader")
         execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO jobqueue_reader")
+        here = rows("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> ''")[0][0]
         execute("SET LOCAL ROLE jobqueue_reader")
 
-        (finding,) = find("hidden_sessions")
+        (finding,) = find("hidden_sessions")  # a transaction sees the same sessions until its end
 
     assert finding.level == Level.NOTICE
+    assert finding.facts["sessions"] == here
     execute("RESET ROLE")
     execute(finding.fix)
     execute("SET LOCAL ROLE jobqueue_reader")

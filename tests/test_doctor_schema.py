@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from django_jobqueue import services
 from django_jobqueue.doctor import Finding, Level, examine, repair
@@ -57,9 +57,11 @@ def constraint_definitions() -> set[tuple[str, str, str, bool]]:
 
 
 @contextmanager
-def other_session() -> Iterator[psycopg.Connection]:
-    params = {k: v for k, v in connection.get_connection_params().items() if k not in ("cursor_factory", "context")}
-    session = psycopg.connect(**params, autocommit=True)
+def other_session(using: str = "default", **others: str) -> Iterator[psycopg.Connection]:
+    params = {
+        k: v for k, v in connections[using].get_connection_params().items() if k not in ("cursor_factory", "context")
+    }
+    session = psycopg.connect(**params | others, autocommit=True)
     try:
         yield session
     finally:
@@ -93,6 +95,36 @@ def as_it_was(transactional_db: None) -> Iterator[None]:
 @pytest.mark.django_db
 def test_a_fresh_schema_has_nothing_wrong():
     assert found() == []
+
+
+@pytest.mark.django_db
+def test_tables_of_other_schemas_and_of_the_project_are_not_looked_at():
+    execute("CREATE SCHEMA elsewhere")
+    execute("CREATE TABLE elsewhere.jobqueue_queue (LIKE jobqueue_queue INCLUDING CONSTRAINTS)")
+    for sequence in ("elsewhere.jobqueue_job_seq", "shop_seq"):
+        execute(f"CREATE SEQUENCE {sequence} MAXVALUE 10")
+        rows("SELECT setval(%s, 10)", [sequence])
+    execute("CREATE TABLE visits (day date) PARTITION BY LIST (day)")
+    execute("CREATE TABLE visits_of_today PARTITION OF visits DEFAULT")
+    assert found() == []
+
+    execute("ALTER TABLE jobqueue_queue DROP CONSTRAINT jobqueue_queue_has_a_name")
+    (finding,) = found()
+
+    assert finding.facts == {"constraint": "jobqueue_queue_has_a_name", "table": "jobqueue_queue"}
+
+
+@pytest.mark.django_db
+def test_parts_that_lack_an_index_are_named_by_the_alphabet():
+    for name in ("zebra", "ant"):
+        services.create_queue(name, partition=True)
+    declared = next(index for index in declared_indexes("default") if index.name == "jobqueue_job_tags")
+    execute("DROP INDEX jobqueue_job_tags")
+    execute(declared.create(how="", only="ONLY "))
+
+    (finding,) = found()
+
+    assert finding.facts["parts"] == [partition_name("ant"), DEFAULT, partition_name("zebra")]
 
 
 @pytest.mark.django_db

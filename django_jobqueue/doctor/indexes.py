@@ -94,7 +94,7 @@ WHERE t.oid = ANY(%s::regclass[])
 """
 PARTS = """
 SELECT c.relname FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
-WHERE h.inhparent = 'jobqueue_job'::regclass AND c.relkind = 'r' ORDER BY 1
+WHERE h.inhparent = 'jobqueue_job'::regclass ORDER BY 1
 """
 
 

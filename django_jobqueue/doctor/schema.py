@@ -19,7 +19,7 @@ from .indexes import APP, FIX, PARTS, our_models
 
 CHECKS = """
 SELECT t.relname, c.conname, c.convalidated FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid
-WHERE c.contype = 'c' AND t.oid = ANY(%s::regclass[])
+WHERE t.oid = ANY(%s::regclass[])
 """
 
 

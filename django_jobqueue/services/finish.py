@@ -176,7 +176,7 @@ def give_back(
 # --------------------------------------------------------------------------------------------------- one at a time
 
 
-def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) -> bool:
+def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) -> None:
     """Complete a job that was read before; without a claim, in the attempt that was read."""
     if job._state.adding:
         raise JobNotFound(job.pk)
@@ -191,7 +191,6 @@ def complete_one(job: Job, claim: Claim | None, output: str | None, using: str) 
     announcements.ended(using, [job.pk])
     if job.came_by_group:
         announcements.wake(using, [job.queue_id])  # the next job of its group may be fetchable now
-    return True
 
 
 def _refusal(job: Job, claim: Claim | None, wanted: JobState, allowed: Iterable[str], using: str) -> Exception:

@@ -125,9 +125,7 @@ def finish_many(
 def _fail_or_stop(job: Job, error: object, finished: Finished, using: str) -> bool:
     try:
         finished.failed.append(fail(job, error, using=using))
-    except InvalidTransition as refusal:
-        if refusal.state != JobState.CANCELLING:
-            raise
+    except InvalidTransition:  # it is being cancelled, or has ended: then it cannot be stopped either
         stop(job, told(error), using=using)
         finished.stopped.append(job.pk)
     return True
@@ -187,7 +185,7 @@ def _complete_lanes(
     queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str, own: bool
 ) -> None:
     """A fetch unlocks keys after a moment; jobs whose keys are still locked then are completed without their keys."""
-    if own or not is_strict(using):
+    if not is_strict(using):
         here = own
         for pause in (*PAUSES, 0):
             some = _complete_laned(queue, policy, some, claimer, finished, using, here=here)

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -345,17 +345,21 @@ def mutants_of(root: Path, package: str, functions: Iterable[str]) -> list[Mutan
 
 
 def chosen(mutant: Mutant, record: Iterable[Recorded], seconds: float) -> list[Recorded]:
-    """The tests that send or execute this, as many as fit.
+    """The tests that send or execute this, as many as fit: of each module first the quick ones that do little else.
 
-    First those of modules that are named like the mutated one, or of races for a lock, and of these the quick ones that
-    do little else.
+    Modules take turns, so that a large one leaves time for the others; those that are named like the mutated one, or of
+    races for a lock, begin.
     """
     is_lock = isinstance(mutant, SqlMutant) and mutant.cut.kind in (FOR_UPDATE, SKIP_LOCKED)
     related = "tests/concurrency/" if is_lock else f"test_{Path(mutant.path).stem[:4]}"
     sending = [test for test in record if test.passed and mutant.key in test.marks]
-    sending.sort(
-        key=lambda test: (related not in test.test.partition("::")[0], (test.seconds + 0.02) * len(test.marks))
-    )
+    sending.sort(key=lambda test: (test.seconds + 0.02) * len(test.marks))
+    seen, turn = Counter[str](), dict[str, tuple[int, bool]]()
+    for test in sending:
+        module = test.test.partition("::")[0]
+        turn[test.test] = seen[module], related not in module
+        seen[module] += 1
+    sending.sort(key=lambda test: turn[test.test])
     taken: list[Recorded] = []
     for test in sending:
         if seconds <= 0:

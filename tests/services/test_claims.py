@@ -228,17 +228,18 @@ def test_a_claim_is_a_value():
 
 def test_each_fetch_and_each_hand_over_draws_a_number():
     queue = services.create_fifo_queue("drawn")
-    for _ in range(3):
+    for _ in range(4):
         sent(queue, singleton_key="a")
     (one,) = services.fetch(queue.name)
 
     (two,) = services.finish_many([(one, None)], hand_over=True).next
-    services.complete(two)
-    (three,) = services.fetch(queue.name)
+    (three,) = services.finish_many([(two, None)], hand_over=True).next
+    services.complete(three)
+    (four,) = services.fetch(queue.name)
 
-    numbers = [job.held_number for job in (one, two, three)]
-    assert len(set(numbers)) == 3
-    assert [now(job).claim_number for job in (one, two, three)] == numbers
+    numbers = [job.held_number for job in (one, two, three, four)]
+    assert len(set(numbers)) == 4
+    assert [now(job).claim_number for job in (one, two, three, four)] == numbers
 
 
 def test_a_handed_over_job_whose_claim_was_lost_is_fenced():  # F73

@@ -12,6 +12,7 @@ from django.utils import timezone
 from django_jobqueue import services
 from django_jobqueue.exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from django_jobqueue.models import Job
+from django_jobqueue.options import YEAR
 from django_jobqueue.states import JobState
 
 from .lives import check_lawful, claimed, holds, in_the_past, job_in, now, refused, sent, snapshot
@@ -161,6 +162,25 @@ def test_a_job_fails_for_good_when_its_retries_are_used_up(queue):  # B9 I4 I6
     check_lawful(job)
 
 
+def test_a_failure_says_in_how_many_seconds_the_next_attempt_is_due(queue):
+    job = claimed(queue, retry_limit=1)
+
+    assert services.fail(job, "boom", retry_after=0).retry_in_seconds == 0
+    (again,) = services.fetch(queue.name)
+    assert services.fail(again, "boom").retry_in_seconds is None
+
+
+@pytest.mark.parametrize(("verb", "option"), ((services.fail, "retry_after"), (services.give_back, "delay")))
+def test_the_next_attempt_is_due_within_a_hundred_years(queue, verb, option):
+    job = claimed(queue)
+    with refused(InvalidOption) as caught:
+        verb(job, "boom", **{option: 100 * YEAR + 1})
+    assert caught.value.option == option
+
+    verb(job, "boom", **{option: 100 * YEAR})
+    assert now(job).start_after - timezone.now() > timedelta(days=99 * 365)
+
+
 def test_without_a_limit_a_job_never_fails_for_good(queue):  # B9
     job = claimed(queue, retry_limit=None)
     for n in range(1, 21):
@@ -279,6 +299,32 @@ def test_a_batch_stops_what_failed_after_its_cancellation_was_asked_for(fifo_que
     assert (finished.stopped, finished.failed, finished.lost) == ([job.pk], [], [])
     assert (now(job).state, now(job).error) == ("stopped", "ValueError: half way")
     assert [one.pk for one in services.fetch(fifo_queue.name)] == [later.pk]
+
+
+def test_a_batch_waits_for_a_locked_row_at_most_an_hour(queue):
+    job = claimed(queue)
+    with refused(InvalidOption):
+        services.finish_many([(job, 1)], lock_timeout=3601)
+
+    assert services.finish_many([(job, 1)], lock_timeout=3600).completed == [job.pk]
+
+
+def test_a_batch_that_can_be_read_only_once_is_refused(queue):
+    job = claimed(queue)
+
+    with refused(InvalidOption):
+        services.finish_many(iter([(job, 1)]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("whole", (True, False))
+def test_a_job_that_is_handed_over_is_read_whole_or_as_far_as_a_worker_needs_it(fifo_queue, whole):
+    job = claimed(fifo_queue, singleton_key="a")
+    sent(fifo_queue, {"n": 2}, singleton_key="a", priority=3)
+
+    (handed_over,) = services.finish_many([(job, None)], hand_over=True, whole=whole).next
+
+    assert handed_over.data == {"n": 2}
+    assert ("priority" in handed_over.get_deferred_fields()) == (not whole)
 
 
 def test_a_batch_of_nothing_is_nothing(queue):

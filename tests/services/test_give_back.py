@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidTransition
-from django_jobqueue.states import JobState
+from django_jobqueue.states import Hold, JobState
 
 from .lives import check_lawful, claimed, holds, in_the_past, job_in, now, refused, sent
 
@@ -28,6 +28,26 @@ def test_a_job_goes_back_uncharged_and_says_why(policy, request):  # B34 B11
     check_lawful(job)
     (again,) = services.fetch(queue.name)
     assert (again.pk, again.attempt) == (job.pk, 2)
+
+
+def test_a_job_that_goes_back_without_a_text_has_none_and_is_due_from_now_on(queue):
+    job = claimed(queue)
+    services.fail(job, "boom", retry_after=0)
+    (again,) = services.fetch(queue.name)
+    in_the_past(job, "start_after")
+
+    services.give_back(again, "")
+
+    assert now(job).error == ""
+    assert timezone.now() - now(job).start_after < timedelta(minutes=1)
+
+
+def test_a_job_goes_back_for_less_than_a_second_too(queue):
+    job = claimed(queue)
+
+    services.give_back(job, "busy", delay=0.5)
+
+    assert now(job).hold == Hold.UNTIL
 
 
 def test_a_job_that_went_back_keeps_its_place(queue):  # B6 B34

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidTransition, JobNotFound
 from django_jobqueue.identifiers import uuid7
+from django_jobqueue.models import Job
 from django_jobqueue.states import JobState
+from tests.past import rewrite
 
 from .lives import check_lawful, claimed, holds, job_in, now, refused, sent
 
@@ -88,6 +92,30 @@ def test_stop_with_retry_at_the_limit_raises_the_limit(queue, limit, raised):  #
 
     assert (now(job).retry_count, now(job).retry_limit) == (1, raised)
     check_lawful(job)
+
+
+def test_stop_without_a_retry_leaves_the_limit(queue):
+    job = claimed(queue, retry_limit=0)
+
+    services.stop(job)
+
+    assert (now(job).retry_count, now(job).retry_limit) == (0, 0)
+
+
+ENDS: list[Callable[[Job], object]] = [
+    services.stop,
+    lambda job: services.acknowledge_cancellation(job, was_executing=True),
+]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_crashes_of_a_job_that_its_worker_ended_are_forgotten(queue, end):
+    job = job_in(JobState.CANCELLING, queue)
+    rewrite(job, crashes=2)
+
+    end(job)
+
+    assert now(job).crashes == 0
 
 
 @pytest.mark.parametrize("state", sorted(set(JobState) - {JobState.CANCELLING}))
