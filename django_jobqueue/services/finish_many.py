@@ -185,7 +185,7 @@ def _complete_lanes(
     queue: str, policy: str, some: Pairs, claimer: _Claimer | None, finished: Finished, using: str, own: bool
 ) -> None:
     """A fetch unlocks keys after a moment; jobs whose keys are still locked then are completed without their keys."""
-    if not is_strict(using):
+    if own or not is_strict(using):
         here = own
         for pause in (*PAUSES, 0):
             some = _complete_laned(queue, policy, some, claimer, finished, using, here=here)
