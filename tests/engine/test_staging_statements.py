@@ -104,7 +104,11 @@ def test_rows_of_a_file_whose_id_is_a_job_are_left_out(queue, statement):
 
 
 def test_the_first_due_row_of_a_lane_is_not_held(fifo_queue):
-    rows = [{"singleton_key": "a", "delay": 60.0}, *[{"singleton_key": "a"}] * 3, {"singleton_key": "b"}]
+    rows: list[dict[str, Any]] = [
+        {"singleton_key": "a", "delay": 60.0},
+        *[{"singleton_key": "a"}] * 3,
+        {"singleton_key": "b"},
+    ]
     stage(*(row | {"job": str(UUID(int=9 - place))} for place, row in enumerate(rows)))
 
     assert stored(fifo_queue) == [1, 2, 3, 4, 5]
