@@ -160,7 +160,8 @@ class Poller:
 
 
 poller = Poller()
-os.register_at_fork(after_in_child=poller.forget)
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=poller.forget)
 
 
 def endings_of(using: str, job_ids: Iterable[UUID]) -> dict[UUID, Ending | BaseException]:

@@ -141,7 +141,7 @@ def test_rows_that_another_session_has_locked_are_skipped(request, worker: Sessi
 
 def test_a_candidate_that_another_session_has_locked_is_skipped(fifo_queue, other: Session, worker: Session):
     jobs = [JobFactory(queue=fifo_queue, singleton_key=key) for key in KEYS]
-    params = {"queue": fifo_queue.name, "without": [], "limit": 10}
+    params = {**KNOWN, **CLAIM, "queue": fifo_queue.name, "policy": fifo_queue.policy, "without": []}
     other.begin()
     other.run(lock_row, jobs[0].pk)
 

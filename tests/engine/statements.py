@@ -13,7 +13,7 @@ from django_jobqueue.states import Hold
 from tests.factories import JobFactory
 from tests.past import rewrite
 
-CLAIM = {"worker": "w", "incarnation": None, "number": 7, "lease": None}
+CLAIM: dict[str, Any] = {"worker": "w", "incarnation": None, "number": 7, "lease": None, "skip_names": []}
 
 
 def ask(queue: Queue, statement: str, **params: Any) -> list[tuple[Any, ...]]:

@@ -220,8 +220,8 @@ def test_a_database_without_tables_is_told_in_one_sentence(queues, tmp_path, met
     assert not runner.says("Traceback")
     assert not runner.says("worker started")
     assert runner.log.splitlines()[-1] == (
-        "CommandError: The tables of django_jobqueue are missing or old in the database 'default': "
-        "run manage.py migrate."
+        "CommandError: The tables of django_jobqueue are missing or old in the database 'default' "
+        '(relation "jobqueue_queue" does not exist): run manage.py migrate.'
     )
 
 
@@ -261,7 +261,8 @@ def test_a_worker_ends_with_its_input_and_its_jobs_return(start, history, method
 
 def test_exec_needs_settings_that_another_process_can_read():
     program = (
-        "from django.conf import settings; settings.configure(INSTALLED_APPS=['django_jobqueue', 'tests.faults.app'],"
+        "from django.conf import settings; settings.configure(INSTALLED_APPS=['django.contrib.contenttypes',"
+        "'django.contrib.auth', 'django_jobqueue', 'tests.faults.app'],"
         "DATABASES={'default': {'ENGINE': 'django.db.backends.postgresql'}}, JOBQUEUE={'START_METHOD': 'exec'});"
         "from django.core.management import execute_from_command_line as run; run(['manage.py', 'runjobs'])"
     )

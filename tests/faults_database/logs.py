@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+OF_A_JOB = re.compile(r"jobs? (completed|failed|cancelled|snoozed|ended)\b")
 _OWN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -45,6 +47,6 @@ def read(path: Path) -> list[Line]:
 
 
 def most_talkative(lines: Iterable[Line], since: float, until: float) -> float:
-    """How many lines per second the noisiest process wrote, not counting the first three it may say at once."""
-    counts = Counter(line.pid for line in lines if since <= line.at <= until)
+    """How many lines per second the noisiest process wrote, besides those of each job and the first three."""
+    counts = Counter(line.pid for line in lines if since <= line.at <= until and not OF_A_JOB.match(line.text))
     return max(0, max(counts.values(), default=0) - 3) / max(1.0, until - since)

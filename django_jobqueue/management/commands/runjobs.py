@@ -95,11 +95,11 @@ class Command(BaseCommand):
         from ...worker import console, progress
 
         console.show_log(options)
-        if options.verbosity:
-            self.stdout.write(console.banner(options))
-            self.stdout.flush()
         try:
             worker = self._worker(options)
+            if options.verbosity:
+                self.stdout.write(console.banner(options))
+                self.stdout.flush()
             code = worker.run()
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
