@@ -410,6 +410,7 @@ def test_a_table_that_lacks_a_column_is_fine_and_the_transaction_goes_on(setting
         cursor.execute("SELECT 1")
 
 
+@pytest.mark.django_db
 def test_a_project_needs_no_further_app():
     """Since Django 6.0 the fields and indexes of PostgreSQL ask for django.contrib.postgres."""
     assert "django.contrib.postgres" not in settings.INSTALLED_APPS

@@ -65,7 +65,8 @@ def sqlite(django_db_blocker: Any) -> Iterator[str]:
         try:
             yield "other"
         finally:
-            connections["other"].close()
+            if connections["other"].connection is not None:
+                connections["other"].connection.close()  # Django keeps a database in memory open
             del connections["other"]
             del connections.databases["other"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,10 +20,10 @@ from tests.demo_process import free_port
 from tests.fresh_install import ROOT, Installation, build_wheel, empty_databases
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("sample_project")]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 PROJECT = ROOT / "tests" / "sample_project"
-DATABASES = ("bookshop", "bookshop_reports")
+DATABASE = f"bookshop{os.environ.get('PYTEST_XDIST_WORKER', '')}"  # the workers of a run share a server
 REQUIREMENTS = ("psycopg[binary,pool]", "pytest-django", "django-unfold")
 LINK = re.compile(r'href="(/admin/jobqueue/[^"?#]*)')
 PATIENCE = 60.0
@@ -31,9 +32,9 @@ PATIENCE = 60.0
 @pytest.fixture(scope="module")
 def project(django_db_setup: None, django_db_blocker: Any, tmp_path_factory: Any) -> Iterator[Installation]:
     place: Path = tmp_path_factory.mktemp("sample")
-    with django_db_blocker.unblock(), empty_databases(*DATABASES) as server:
+    with django_db_blocker.unblock(), empty_databases(DATABASE, f"{DATABASE}_reports") as server:
         shutil.copytree(PROJECT, place / "project", ignore=shutil.ignore_patterns("__pycache__"))
-        installation = Installation.create(place / "venv", place / "project", server)
+        installation = Installation.create(place / "venv", place / "project", {**server, "BOOKSHOP_DATABASE": DATABASE})
         installation.install(str(build_wheel(place / "dist")), *REQUIREMENTS)
         yield installation
 

@@ -19,18 +19,19 @@ EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
 EMAIL_FILE_PATH = BASE_DIR / "mails"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # because it is fast
 
+DATABASE = os.environ.get("BOOKSHOP_DATABASE", "bookshop")
 TEST_DATABASE = {"MIGRATE": os.environ.get("BOOKSHOP_MIGRATE", "1") == "1"}
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": "bookshop",
+        "NAME": DATABASE,
         "ATOMIC_REQUESTS": True,
         "OPTIONS": {"pool": {"min_size": 1, "max_size": 4}},
         "TEST": TEST_DATABASE,
     },
     "reports": {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": "bookshop_reports",
+        "NAME": f"{DATABASE}_reports",
         "TEST": TEST_DATABASE,
     },
 }
