@@ -103,7 +103,8 @@ class HeldClaims:
         now = time.monotonic()
         for job in standing:
             allot_time(job, now)
-        self.drop_lost(job for job in jobs if job not in standing)
+        kept = {job.id for job in standing}
+        self.drop_lost(job for job in jobs if job.id not in kept)
         return standing
 
     def require_verification(self) -> None:
