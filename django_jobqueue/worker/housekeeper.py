@@ -95,6 +95,7 @@ class Housekeeper:
         self._connection: Any = None  # the session that holds the session locks
         self._locked: set[UUID] = set()  # the incarnations it holds them for
         self.renewed_at = 0.0
+        self._back_at = float("-inf")  # when heartbeats could be sent again after an outage
         self._told_to_stop = False
         self._clock = threading.Lock()
         self._clock_offset: float | None = None  # the clock of the database minus the monotonic clock
@@ -189,6 +190,8 @@ class Housekeeper:
         for child in children:
             if child.incarnation in self.children:
                 child.slots.renewed_at = began
+        if self.renewed_at and self._is_out_of_touch():
+            self._back_at = time.monotonic()
         self.renewed_at = began
         # After the heartbeats of the children, which must be sent even if a transaction has locked the table of jobs.
         with _unless_locked(), sessions.limited(self.using):
@@ -313,13 +316,13 @@ class Housekeeper:
         connections[self.using].close()
 
     def _maintain(self) -> None:
-        if not self._clock_jumped():
+        if self._may_judge_heartbeats():
             maintain(every=self.settings.MONITOR_SECONDS / 2, using=self.using)
 
     def _recover(self) -> None:
         with sessions.limited(self.using):
             release_pending(using=self.using)
-        if self._clock_jumped():
+        if not self._may_judge_heartbeats():
             return
         with sessions.limited(self.using):
             gone = has_lost_workers(using=self.using)
@@ -332,18 +335,26 @@ class Housekeeper:
                     extra={"worker": self.options.name, "queue": queue, "jobs": number},
                 )
 
-    def _clock_jumped(self) -> bool:
-        """Whether heartbeats cannot be judged, because the clock of the database jumped ahead.
+    def _is_out_of_touch(self) -> bool:
+        """Whether the database was away for so long that other workers may have ended their handlers, too."""
+        return time.monotonic() - self.renewed_at > self.settings.WORKER_FENCE_SECONDS
 
-        Then the heartbeats of all workers look too old until the next ones. The same holds for a moment after the
-        start, when a jump would not be noticed, and after a standby was promoted, which may lack heartbeats.
+    def _may_judge_heartbeats(self) -> bool:
+        """Whether the age of a heartbeat says that a worker is lost.
+
+        It does not after an outage: no worker could send heartbeats, and each worker returns its own jobs when it is
+        back, without using up a retry. Neither does it after a standby was promoted, which may lack heartbeats, after
+        the clock of the database jumped ahead, or shortly after the start, when a jump would not be noticed.
         """
-        if workers.seconds_on_timeline(using=self.using) < self.settings.WORKER_UNLOCKED_SECONDS:
-            return True
+        patience = self.settings.WORKER_UNLOCKED_SECONDS
+        if self._is_out_of_touch() or time.monotonic() - self._back_at < patience:
+            return False
+        if workers.seconds_on_timeline(using=self.using) < patience:
+            return False
         with self._clock:
-            return self._look_at_clock()
+            return not self._distrusts_clock()
 
-    def _look_at_clock(self) -> bool:
+    def _distrusts_clock(self) -> bool:
         began = time.monotonic()
         ahead = workers.clock(using=self.using) - began
         before, self._clock_offset = self._clock_offset, ahead

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
 
 from django_jobqueue import services
+from django_jobqueue.worker.housekeeper import RECOVER_SECONDS
 
 from .cluster import ALIAS
 from .logs import most_talkative
@@ -78,6 +81,34 @@ def test_handlers_are_ended_while_the_database_is_away_for_long_and_run_again(la
     assert lab.check() == 3
     charged = lab.cluster.one("SELECT max(retry_count) FROM jobqueue_job")
     assert charged == 0, "it was no fault of theirs"
+
+
+def test_a_worker_that_is_back_first_takes_no_jobs_of_another_after_an_outage(lab: Laboratory):  # B40
+    patient = QUICK | {"WORKER_UNLOCKED_SECONDS": 15.0, "WORKER_LOST_SECONDS": 25.0}
+    early = lab.worker("early", "--queue=work", settings=patient)
+    late = lab.worker("late", "--queue=orders", settings=QUICK)
+    lab.send("orders", keys=3, each=1, seconds=30)
+    until(lambda: lab.has_run(3), "handlers run")
+
+    lab.cluster.server.stop("fast")
+    stopped = time.monotonic()
+    until(lambda: any("lost contact" in line.text for line in late.lines()), "handlers are ended", 10)
+    until(lambda: time.monotonic() - stopped > QUICK["WORKER_LOST_SECONDS"], "each heartbeat is too old", 10)
+    frozen = list(late.family())
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        lab.cluster.server.start()
+        until(lambda: any(BACK in line.text for line in early.lines()), "it is back")
+        back = time.monotonic()
+        until(lambda: time.monotonic() - back > 3 * RECOVER_SECONDS, "it had the time to look for lost workers")
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+
+    until(lambda: lab.has_run(6), "they run again", 30)
+    charged = lab.cluster.one("SELECT max(retry_count) FROM jobqueue_job")
+    assert charged == 0, "the outage was no fault of theirs"
 
 
 def test_a_worker_started_while_the_database_is_away_waits_for_it(lab: Laboratory):
