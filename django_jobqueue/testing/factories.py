@@ -115,8 +115,9 @@ def _started(state: JobState, values: Mapping[str, Any], count: int) -> dict[str
         started["heartbeat_at"] = now
     if state in failed:
         reason = FailureReason.EXPIRED if state == JobState.EXPIRED else FailureReason.ERROR
-        entry = {"attempt": attempt, "worker": WORKER, "outcome": reason.value, "error": ERROR, "fingerprint": ""}
-        started |= {"attempt_finished_at": now, "error": ERROR, "reason": reason, "attempts": [entry]}
+        error = {"error": ERROR, "error_summary": ERROR}
+        entry = {"attempt": attempt, "worker": WORKER, "outcome": reason.value, **error, "fingerprint": ""}
+        started |= {"attempt_finished_at": now, **error, "reason": reason, "attempts": [entry]}
     return started
 
 
