@@ -181,11 +181,10 @@ class JobFailed(JobQueueError):
     code = "job_failed"
     hint = "The attribute error holds the whole text; an operator can retry the job."
 
-    def __init__(self, *, job_id: UUID, state: str, error: str) -> None:
+    def __init__(self, *, job_id: UUID, state: str, error: str, summary: str) -> None:
         self.job_id, self.state, self.error = job_id, state, error
-        last_line = error.strip().rpartition("\n")[2].strip()
         how = "failed for good" if state == "failed" else state
-        super().__init__(f"Job {job_id} {how}: {last_line[:500].rstrip('.') or 'it has no error text'}.")
+        super().__init__(f"Job {job_id} {how}: {summary.rstrip('.') or 'it has no error text'}.")
 
 
 class JobCancelled(JobQueueError):

@@ -26,7 +26,7 @@ from ..services.inspect.lists import count
 from ..services.operations import VERBS, shown_jobs
 from .base import JobQueueAdmin
 from .selections import from_query
-from .wording import last_line, many
+from .wording import error_line, many
 
 MOST_NAMED = 1_000  # jobs that are selected by their checkbox
 FINISH_SECONDS = 10.0  # spent on these in the request; the page of the operation does the rest
@@ -192,8 +192,8 @@ class ActingAdmin(JobQueueAdmin):
 
     def preview(self, queryset: QuerySet[Any], act: JobAction) -> dict[str, Any]:
         """Each selected job, and whether the verb would change it now."""
-        jobs = queryset.defer("data", "output", "attempts").order_by("seq")
-        lines = [{"job": job, "error": last_line(job.error), "taken": job.state in act.takes} for job in jobs]
+        jobs = queryset.defer("data", "output", "error", "attempts").order_by("seq")
+        lines = [{"job": job, "error": error_line(job), "taken": job.state in act.takes} for job in jobs]
         return {"lines": lines, "number": sum(1 for line in lines if line["taken"])}
 
     def act_on_one(self, request: HttpRequest, job: Job, act: JobAction, reason: str) -> bool:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import handlers, services
-from ..displayed import data_to_edit, edited_data, shown_attempts, shown_data, shown_output
+from ..displayed import data_to_edit, edited_data, shown_attempts, shown_data, shown_output, shown_summary
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
 from ..redaction import HiddenValueMoved, redacted_text
@@ -27,7 +27,7 @@ from .acting import ACTIONS, ActingAdmin, ReasonForm
 from .base import may_edit_data, may_see_data
 from .json_tree import json_tree
 from .timeline import drawn, parsed, spans_of
-from .wording import duration, last_line, ran_for
+from .wording import duration, error_line, ran_for
 
 TIMES = (
     "created_at",
@@ -97,6 +97,7 @@ class JobPage(ActingAdmin):
             "after": after,
             "sees_data": sees,
             "error": redacted_text(job.error),
+            "summary": shown_summary(job),
             "data": json_tree(shown_data(job)) if sees else "",
             "output": json_tree(shown_output(job)) if sees else "",
             "attempts": [_attempt(attempt) for attempt in reversed(shown_attempts(job))],
@@ -126,7 +127,7 @@ class JobPage(ActingAdmin):
             moved = self.act_on_one(request, job, act, form.cleaned_data["reason"])
             gone = moved and verb == "delete"
             return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", job.pk))
-        line = {"job": job, "error": last_line(job.error), "taken": job.state in act.takes}
+        line = {"job": job, "error": error_line(job), "taken": job.state in act.takes}
         context = {
             **self._context(request, job),
             "title": act.label,

@@ -37,7 +37,7 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
         return JobChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        return super().get_queryset(request).defer("data", "output", "attempts")
+        return super().get_queryset(request).defer("data", "output", "error", "attempts")
 
     def get_urls(self) -> list[URLPattern]:
         return [
@@ -77,7 +77,7 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
 
     @admin.display(description=_("error"))
     def error_shown(self, job: Job) -> str:
-        return wording.last_line(job.error, 90)
+        return wording.error_line(job)
 
     # ------------------------------------------------------------------------------------------------------ actions
 

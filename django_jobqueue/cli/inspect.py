@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_datetime
 
 from .. import handlers, services
 from ..conf import get_settings
-from ..displayed import shown_attempts, shown_data, shown_output
+from ..displayed import shown_attempts, shown_data, shown_output, shown_summary
 from ..exceptions import NotOrdered
 from ..expressions import StatementTimestamp
 from ..models import BlockedKey, Job, Operation, Queue, Worker
@@ -21,7 +21,7 @@ from ..redaction import redacted_text
 from ..services.inspect.lists import last_number
 from ..services.queues import find_queue
 from ..states import ELIGIBLE, JobState
-from .answers import Answer, Code, facts, last_line, plural, state_in_colour, table
+from .answers import Answer, Code, facts, plural, state_in_colour, table
 from .selection import filters_of, limit_of
 
 SPANS = (10_000, 100_000)
@@ -33,7 +33,7 @@ LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "crea
 
 def list_jobs(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Jobs, newest first by default."""
-    jobs = Job.objects.using(using).selected(filters_of(options, using)).defer("data", "output", "attempts")
+    jobs = Job.objects.using(using).selected(filters_of(options, using)).defer("data", "output", "error", "attempts")
     limit = limit_of(options)
     shown = jobs.order_by("seq")[:limit] if options["oldest"] else _newest(jobs, limit, using)
     listed = [brief(job) for job in shown]
@@ -72,7 +72,7 @@ def brief(job: Job) -> dict[str, Any]:
         "start_after": job.start_after,
         "finalized_at": job.finalized_at,
         "reason": job.reason,
-        "error": last_line(job.error),
+        "error": shown_summary(job),
     }
 
 
@@ -92,6 +92,7 @@ def show(options: dict[str, Any], style: Style, using: str) -> Answer:
         "data": job.data if options["data"] else shown_data(job),
         "output": job.output if options["data"] else shown_output(job),
         "error": job.error if options["data"] else redacted_text(job.error),
+        "error_summary": shown_summary(job),
         "attempts": job.attempts if options["data"] else shown_attempts(job),
         "why": services.why(job, find_handler=handlers.discovered(), using=using),
     }
@@ -100,7 +101,10 @@ def show(options: dict[str, Any], style: Style, using: str) -> Answer:
     parts = [facts([("why", document["why"]), *pairs], style)]
     if job.attempts:
         head = ("attempt", "worker", "started", "ended", "outcome", "error")
-        lines = [[_cell(name, attempt.get(name)) for name in head] for attempt in job.attempts]
+        lines = [
+            [_cell(name, attempt.get(name)) for name in (*head[:-1], "error_summary")]
+            for attempt in shown_attempts(job)
+        ]
         parts += ["", style.MIGRATE_HEADING("Attempts that did not succeed"), table(head, lines, style)]
     return Answer(document, "\n".join(parts))
 
@@ -109,7 +113,7 @@ def _cell(name: str, value: Any) -> object:
     """A fact of an attempt for a cell; its times are stored as text."""
     if name in ("started", "ended") and isinstance(value, str):
         return parse_datetime(value) or value
-    return last_line(value) if isinstance(value, str) else value
+    return value
 
 
 def why(options: dict[str, Any], style: Style, using: str) -> Answer:
@@ -150,7 +154,7 @@ def _blocked(key: Any) -> dict[str, Any]:
         "job": key.pk,
         "state": key.state,
         "reason": key.reason,
-        "error": last_line(key.error),
+        "error": shown_summary(key),
         "since": key.blocked_since,
         "waiting": key.waiting,
         "oldest_waiting_at": key.oldest_waiting_at,

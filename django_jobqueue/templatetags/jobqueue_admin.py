@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 
 from ..admin import wording
 from ..admin.overview import may_look, overview
+from ..models import Job
 
 register = template.Library()
 
@@ -32,8 +33,8 @@ def duration(value: timedelta | float | None) -> str:
 
 
 @register.filter
-def last_line(error: str) -> str:
-    return wording.last_line(error)
+def error_line(job: Job) -> str:
+    return wording.error_line(job)
 
 
 @register.filter

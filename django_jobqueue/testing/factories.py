@@ -10,6 +10,7 @@ from django.utils import timezone
 from factory.declarations import Sequence, SubFactory
 from factory.django import DjangoModelFactory
 
+from ..error_summary import summary_of_text
 from ..expressions import StatementTimestamp
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS
@@ -67,6 +68,8 @@ class JobFactory(_RefreshedFactory):
     def _adjust_kwargs(cls, **kwargs: Any) -> dict[str, Any]:
         queue: Queue = kwargs["queue"]
         values = {name: getattr(queue, name) for name in JOB_OPTIONS} | kwargs
+        if "error" in values:
+            values.setdefault("error_summary", summary_of_text(values["error"]) or None)
         values = _implied(JobState(kwargs["state"]), values) | values
         if "singleton_key" not in values and queue.is_ordered:
             values["singleton_key"] = "key"

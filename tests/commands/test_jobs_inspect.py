@@ -67,7 +67,7 @@ def test_the_list_for_people_has_aligned_columns(queue):
 
 
 def test_an_error_cannot_speak_to_the_terminal(queue):
-    JobFactory(queue=queue, state=JobState.FAILED, error="Traceback\nValueError: \x1b[31mred\r\n")
+    JobFactory(queue=queue, state=JobState.FAILED, error="\nValueError: \x1b[31mred\r\nand more")
 
     said = jobs("list", "--state", "failed").out
 
@@ -170,7 +170,7 @@ def test_a_job_that_is_not_there_has_its_own_exit_code(db, verb):
 
 
 def test_blocked_keys_are_listed_with_what_waits_behind_them(fifo_queue):
-    old = JobFactory(queue=fifo_queue, state=JobState.FAILED, singleton_key="ada", error="Traceback\nKeyError: 'x'")
+    old = JobFactory(queue=fifo_queue, state=JobState.FAILED, singleton_key="ada", error="KeyError: 'x'\nand more")
     rewrite(old, finalized_at=ago(hours=1))
     JobFactory(queue=fifo_queue, state=JobState.EXPIRED, singleton_key="ben")
     behind = [JobFactory(queue=fifo_queue, singleton_key="ada", hold=Hold.LANE) for _ in range(2)]
