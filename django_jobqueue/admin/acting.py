@@ -11,14 +11,17 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from .. import services
-from ..exceptions import InvalidOption
+from ..exceptions import InvalidOption, JobQueueError
+from ..identifiers import as_number
 from ..models import Job, Operation
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
@@ -114,6 +117,25 @@ class ActingAdmin(JobQueueAdmin):
     def selection(self, request: HttpRequest) -> Selection:
         """The selection of the filters in the URL. Raises ``InvalidOption``."""
         return from_query(request.GET, self.look_ups, search=self.search_field, **self.always)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list. A search for ``#154`` leads to the job with that number; one for ``154`` names that job as well."""
+        text = request.GET.get(SEARCH_VAR, "").strip()
+        number = as_number(text) if request.method == "GET" and self.has_view_permission(request) else None
+        if number is None:
+            return super().changelist_view(request, extra_context)
+        try:
+            job = services.find_job(number)
+        except JobQueueError as error:
+            if text.startswith("#"):
+                self.message_user(request, str(error), messages.WARNING)
+            return super().changelist_view(request, extra_context)
+        link = self.url("job_change", job.pk)
+        if text.startswith("#"):
+            return HttpResponseRedirect(link)
+        facts = (link, job.seq, job.queue_id, job.get_state_display())
+        self.message_user(request, format_html('<a href="{}">#{}</a> {}: {}', *facts), messages.INFO)
+        return super().changelist_view(request, extra_context)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -104,7 +104,7 @@ class BlockedKeyAdmin(ActingAdmin):
     always: Mapping[str, Any] = MappingProxyType({"blocks_key": True})
     sortable_by = ()
     search_fields = ("singleton_key",)
-    search_help_text = _("The beginning of a key.")
+    search_help_text = _("The beginning of a key, or the number of the blocking job, such as #154.")
     actions = ("retry_keys", "skip_keys")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -122,7 +122,7 @@ class BlockedKeyAdmin(ActingAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Redirect to the page of the blocking job."""
-        return self.elsewhere(request, "job_change", object_id)
+        return self.job_of(request, object_id)
 
     # ------------------------------------------------------------------------------------------------------ columns
 

@@ -58,4 +58,4 @@ class FailureAdmin(JobQueueAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        return self.elsewhere(request, "job_change", object_id)
+        return self.job_of(request, object_id)

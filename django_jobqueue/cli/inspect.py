@@ -25,7 +25,19 @@ from .answers import Answer, Code, facts, plural, state_in_colour, table
 from .selection import filters_of, limit_of
 
 SPANS = (10_000, 100_000)
-LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "created_at", "start_after", "error")
+LISTED = (
+    "number",
+    "id",
+    "queue",
+    "state",
+    "key",
+    "handler",
+    "priority",
+    "attempt",
+    "created_at",
+    "start_after",
+    "error",
+)
 
 
 # ------------------------------------------------------------------------------------------------------------- jobs
@@ -39,7 +51,7 @@ def list_jobs(options: dict[str, Any], style: Style, using: str) -> Answer:
     listed = [brief(job) for job in shown]
     if not listed:
         return Answer({"jobs": []}, "No job was found.")
-    lines = [[job[name] for name in LISTED] for job in listed]
+    lines = [[_numbered(name, job[name]) for name in LISTED] for job in listed]
     return Answer({"jobs": listed}, table([name.replace("_", " ") for name in LISTED], lines, style))
 
 
@@ -53,8 +65,14 @@ def _newest(jobs: JobQuerySet, limit: int | None, using: str) -> list[Job]:
     return list(jobs.order_by("-seq")[:limit])
 
 
+def _numbered(name: str, value: Any) -> object:
+    """The cell of a column; numbers of jobs are written as ``#154``, without separators."""
+    return f"#{value}" if name == "number" else value
+
+
 def brief(job: Job) -> dict[str, Any]:
     return {
+        "number": job.seq,
         "id": job.pk,
         "queue": job.queue_id,
         "state": job.state,
@@ -86,7 +104,7 @@ _MORE = ("seq", "position", "policy", "crashes", "incarnation", "claim_number", 
 
 def show(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Everything about a job, and why it is not running."""
-    job = services.get_job(options["id"], using=using)
+    job = services.find_job(options["id"], using=using)
     document = brief(job) | {name: getattr(job, name) for name in (*_TIMES, *_OPTIONS, *_MORE)}
     document |= {
         "data": job.data if options["data"] else shown_data(job),
@@ -97,6 +115,7 @@ def show(options: dict[str, Any], style: Style, using: str) -> Answer:
         "why": services.why(job, find_handler=handlers.discovered(), using=using),
     }
     pairs = [(name.replace("_", " "), value) for name, value in document.items() if name not in ("attempts", "why")]
+    pairs = [(name, _numbered(name, value)) for name, value in pairs]
     pairs = [(name, state_in_colour(str(value), style) if name == "state" else value) for name, value in pairs]
     parts = [facts([("why", document["why"]), *pairs], style)]
     if job.attempts:
@@ -118,9 +137,10 @@ def _cell(name: str, value: Any) -> object:
 
 def why(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Why a job is not running, in a sentence."""
-    job = services.get_job(options["id"], using=using)
+    job = services.find_job(options["id"], using=using)
     sentence = services.why(job, find_handler=handlers.discovered(), using=using)
-    return Answer({"id": job.pk, "queue": job.queue_id, "state": job.state, "why": sentence}, sentence)
+    document = {"number": job.seq, "id": job.pk, "queue": job.queue_id, "state": job.state, "why": sentence}
+    return Answer(document, sentence)
 
 
 # ----------------------------------------------------------------------------------------------------------- blocked
@@ -137,12 +157,12 @@ def blocked(options: dict[str, Any], style: Style, using: str) -> Answer:
     listed = [_blocked(key) for key in keys.with_waiting().order_by("finalized_at", "seq")[: limit_of(options)]]
     if not listed:
         return Answer({"blocked": []}, "No key is blocked.")
-    shown = ("key", "queue", "job", "since", "waiting", "oldest_waiting_at", "error")
-    lines = [[key[name] for name in shown] for key in listed]
+    shown = ("key", "queue", "number", "since", "waiting", "oldest_waiting_at", "error")
+    lines = [[_numbered(name, key[name]) for name in shown] for key in listed]
     head = [name.replace("_", " ") for name in shown]
     summary = (
         f"{plural(len(listed), 'blocked key')}. "
-        "Retry or skip the jobs: manage.py jobs retry ID, or manage.py jobs skip ID --reason WHY."
+        "Retry or skip the jobs: manage.py jobs retry NUMBER, or manage.py jobs skip NUMBER --reason WHY."
     )
     return Answer({"blocked": listed}, f"{table(head, lines, style)}\n\n{summary}", Code.FOUND)
 
@@ -151,6 +171,7 @@ def _blocked(key: Any) -> dict[str, Any]:
     return {
         "key": key.singleton_key,
         "queue": key.queue_id,
+        "number": key.seq,
         "job": key.pk,
         "state": key.state,
         "reason": key.reason,

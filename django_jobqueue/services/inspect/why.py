@@ -106,7 +106,7 @@ def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
     other = lane.in_state(*blocking).order_by("seq").first()
     key = f"The key {job.singleton_key!r}" if job.singleton_key else f"The queue {queue.name!r}"
     if other is not None:
-        return f"{key} is blocked by job {other.pk}. {_what_it_does(other)}"
+        return f"{key} is blocked by job #{other.seq}. {_what_it_does(other)}"
     if queue.is_ordered and job.state == JobState.CREATED:
         first = lane.in_state(JobState.CREATED).filter(seq__lt=job.seq)
         if queue.delayed_head == "pass":
@@ -114,7 +114,7 @@ def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
         earlier = first.order_by("seq").first()
         if earlier is not None:
             number = _jobs(first.count()).replace(" job", " earlier job")
-            return f"{key} has {number}; the next is job {earlier.pk}."
+            return f"{key} has {number}; the next is job #{earlier.seq}."
     return None
 
 
@@ -128,7 +128,7 @@ def _ahead_in_group(job: Job, using: str) -> str:
     if other is None or other.pk == job.pk:
         return ""
     does = "That job is waiting too." if other.state == JobState.CREATED else _what_it_does(other)
-    return f" But grouped reads take job {other.pk} of the group {job.group_key!r} first. {does}"
+    return f" But grouped reads take job #{other.seq} of the group {job.group_key!r} first. {does}"
 
 
 def _what_it_does(other: Job) -> str:
