@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from .text import printed, storable
+from .text import printed
 
 MAX_CHARS = 300
 _MEMBERS = 3  # how many different members of an exception group are named
@@ -25,7 +25,7 @@ def summary_of(error: object) -> str:
     one line of at most 300 characters, and is empty only for an empty text.
     """
     if not isinstance(error, BaseException):
-        return summary_of_text(printed(error))
+        return summary_of_text(error if isinstance(error, str) else printed(error))
     if isinstance(error, BaseExceptionGroup):
         return _cut(f"{type(error).__name__}: {_group(error)}")
     line = _exception(error)
@@ -90,5 +90,4 @@ def _without_module(line: str) -> str:
 
 
 def _cut(line: str, most: int = MAX_CHARS) -> str:
-    line = storable(line)
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -32,8 +32,9 @@ def as_number(value: object) -> int | None:
     """Return the number of a job from ``154``, ``"154"`` or ``"#154"``; ``None`` if it is not a number."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = int(value.strip().removeprefix("#"))
-    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63
-    return int(value) if is_number else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 < value < 2**63 else None
 
 
 def is_uuid(text: str) -> bool:

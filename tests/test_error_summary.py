@@ -102,7 +102,7 @@ def test_the_summary_of_a_group_names_its_members():
 
 
 def test_the_summary_of_a_large_group_is_bounded():
-    group = ExceptionGroup("all", [ShopError("x" * 10_000) for _ in range(5_000)])
+    group: ExceptionGroup[Exception] = ExceptionGroup("all", [ShopError("x" * 10_000) for _ in range(5_000)])
     for _ in range(2_000):
         group = ExceptionGroup("deeper", [group])
 

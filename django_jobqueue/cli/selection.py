@@ -82,7 +82,7 @@ def selected(verb: str, options: dict[str, Any], using: str) -> Selection:
     if options["ids"]:
         if filters or options["limit"] is not None:
             raise InvalidOption("ids", f"cannot be given together with --{(filters or ['limit'])[0]}")
-        return Selection(ids=[find_job_id(id, using=using) for id in options["ids"]], snapshot=snapshot)
+        return Selection(ids=tuple(find_job_id(id, using=using) for id in options["ids"]), snapshot=snapshot)
     if not filters:
         hint = "To empty a queue, use purge." if verb == "delete" else ""
         raise InvalidOption("ids", f"{verb} needs ids or filters", hint=hint)

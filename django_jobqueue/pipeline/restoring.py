@@ -61,10 +61,11 @@ class Choice:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        filters = (self.ids, self.numbers, self.queue, self.state, self.key, self.name, self.finalized_after, self.finalized_before)
+        moments = (self.finalized_after, self.finalized_before)
+        filters = (self.ids, self.numbers, self.queue, self.state, self.key, self.name, *moments)
         if all(value in (None, ()) for value in filters):
             raise InvalidOption("ids", "restore needs ids or filters")
-        for moment in (self.finalized_after, self.finalized_before):
+        for moment in moments:
             if moment is not None:
                 check_moment(moment, option="finalized_at")
         for state in self.state:

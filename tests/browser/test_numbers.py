@@ -1,4 +1,4 @@
-"""The number of a job in a browser: searched for, opened, copied by keyboard; and the reason of its failure in one line."""
+"""The number of a job in a browser: searched for, opened, copied by keyboard; and the reason of its failure."""
 
 from __future__ import annotations
 
