@@ -19,9 +19,17 @@ def shown_output(job: Job) -> Any:
     return redacted(job.output)
 
 
+def shown_summary(job: Job) -> str:
+    """The error of a job in one line."""
+    return redacted_text(job.error_summary or "")
+
+
 def shown_attempts(job: Job) -> list[dict[str, Any]]:
     """The attempts that did not succeed, with their error texts."""
-    return [{**attempt, "error": redacted_text(str(attempt.get("error") or ""))} for attempt in job.attempts]
+    texts = ("error", "error_summary")
+    return [
+        {**attempt, **{name: redacted_text(str(attempt.get(name) or "")) for name in texts}} for attempt in job.attempts
+    ]
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,17 @@ class QueueNotFound(JobQueueError):
 
 
 class JobNotFound(JobQueueError):
-    """No job has that id."""
+    """No job has that id or number."""
 
     code = "job_not_found"
     hint = "It may have been deleted, its transaction may have been rolled back, or it is in another queue or database."
 
-    def __init__(self, job_ids: UUID | Sequence[UUID]) -> None:
+    def __init__(self, job_ids: UUID | Sequence[UUID] = (), *, number: int | None = None) -> None:
         self.job_ids = [job_ids] if isinstance(job_ids, UUID) else list(job_ids)
+        self.number = number
+        if number is not None:
+            super().__init__(f"No job has the number {number}.")
+            return
         shown = ", ".join(str(job_id) for job_id in self.job_ids[:10])
         more = f" and {len(self.job_ids) - 10} more" if len(self.job_ids) > 10 else ""
         super().__init__(f"There is no job {shown}{more}.")
@@ -181,11 +185,10 @@ class JobFailed(JobQueueError):
     code = "job_failed"
     hint = "The attribute error holds the whole text; an operator can retry the job."
 
-    def __init__(self, *, job_id: UUID, state: str, error: str) -> None:
+    def __init__(self, *, job_id: UUID, state: str, error: str, summary: str) -> None:
         self.job_id, self.state, self.error = job_id, state, error
-        last_line = error.strip().rpartition("\n")[2].strip()
         how = "failed for good" if state == "failed" else state
-        super().__init__(f"Job {job_id} {how}: {last_line[:500].rstrip('.') or 'it has no error text'}.")
+        super().__init__(f"Job {job_id} {how}: {summary.rstrip('.') or 'it has no error text'}.")
 
 
 class JobCancelled(JobQueueError):

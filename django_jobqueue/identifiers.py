@@ -11,6 +11,7 @@ from uuid import UUID
 from .exceptions import InvalidOption
 
 _TEXT = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
+_NUMBER = re.compile(r"#?[0-9]{1,19}")
 _VERSION_AND_VARIANT = 0x7 << 76 | 0b10 << 62
 
 # A separate generator, because random.seed() in a test must not repeat ids. It is reseeded after a fork, because
@@ -27,11 +28,24 @@ def uuid7() -> UUID:
     return UUID(int=milliseconds << 80 | fraction << 64 | _VERSION_AND_VARIANT | _random.getrandbits(62))
 
 
+def as_number(value: object) -> int | None:
+    """Return the number of a job from ``154``, ``"154"`` or ``"#154"``; ``None`` if it is not a number."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = int(value.strip().removeprefix("#"))
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 < value < 2**63 else None
+
+
+def is_uuid(text: str) -> bool:
+    return _TEXT.fullmatch(text) is not None
+
+
 def as_uuid(value: object, *, option: str = "id") -> UUID:
     """Return a UUID from a UUID or its text. Raises ``InvalidOption`` for anything else."""
     if isinstance(value, UUID):
         return value
-    if isinstance(value, str) and _TEXT.fullmatch(value):
+    if isinstance(value, str) and is_uuid(value):
         return UUID(value)
     shown = f"{value[:50]!a}" if isinstance(value, str) else f"a value of type {type(value).__name__}"
     raise InvalidOption(option, f"expected a UUID or its text, got {shown}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .error_summary import first_line, summary_of
 from .redaction import redacted_text
-from .text import printed
 
 if TYPE_CHECKING:
     from .models import Job
@@ -14,22 +14,16 @@ MAX_ERROR_CHARS = 300
 
 
 def error_line(error: object) -> str:
-    """The class of an exception and the first line of its message; of another value, the first line of its text.
+    """The summary of an exception, see :func:`django_jobqueue.error_summary.summary_of`; of another value likewise.
 
-    Only the first line, because PostgreSQL repeats values of the row in the lines after it. Sensitive values are
-    hidden.
+    Sensitive values are hidden.
     """
-    text = one_line(redacted_text(printed(error)))
-    if not isinstance(error, BaseException):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return one_line(redacted_text(summary_of(error)))
 
 
 def one_line(text: str) -> str:
     """The first line of a text, without its full stop and without control characters."""
-    lines = text.strip().splitlines()
-    first = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in lines[0]) if lines else ""
-    first = first.removesuffix(".")
+    first = first_line(text).removesuffix(".")
     return first if len(first) <= MAX_ERROR_CHARS else f"{first[: MAX_ERROR_CHARS - 1]}…"
 
 

@@ -13,6 +13,7 @@ from .exceptions import InvalidOption
 
 MAX_TAGS, MAX_TAG_LENGTH = 50, 100
 MAX_QUEUE_NAME = 100
+HISTORY_CHARS = 4_000  # of the error of an earlier attempt
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _NAME_CHARACTER = re.compile(r"[A-Za-z0-9_./:-]")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:-]{0,99}")
@@ -73,12 +74,19 @@ def _spelled(character: str) -> str:
 
 
 def clean_text(value: object, *, max_chars: int) -> str:
-    """Any value as text that can be stored; a long text is cut and ends with a note of its length."""
-    text = _as_text(value)
+    """Any value as text that can be stored; a long text is cut, see :func:`shortened`."""
+    return storable(shortened(_as_text(value), max_chars))
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """A long text without its middle, where a note says how much was left out: both ends of a traceback matter."""
     if len(text) <= max_chars:
-        return storable(text)
-    note = f"… (cut: {len(text):,} characters)"
-    return (storable(text[: max(0, max_chars - len(note))]) + note)[:max_chars]
+        return text
+    note = "\n… ({:,} characters left out) …\n" if "\n" in text else " … ({:,} characters left out) … "
+    kept = max_chars - len(note.format(len(text)))
+    if kept <= 0:
+        return text[:max_chars]
+    return f"{text[: kept // 2]}{note.format(len(text) - kept)}{text[kept // 2 - kept :]}"
 
 
 def _as_text(value: object) -> str:

@@ -43,6 +43,7 @@ class Ending(NamedTuple):
     state: str
     output: Any
     error: str
+    summary: str | None
     note: str
 
     def result(self, job_id: UUID) -> Any:
@@ -50,7 +51,7 @@ class Ending(NamedTuple):
         if self.state == JobState.COMPLETED:
             return self.output
         if self.state in DEAD:
-            raise JobFailed(job_id=job_id, state=self.state, error=self.error)
+            raise JobFailed(job_id=job_id, state=self.state, error=self.error, summary=self.summary or "")
         raise JobCancelled(job_id=job_id, state=self.state, note=self.note)
 
 
@@ -167,7 +168,11 @@ if hasattr(os, "register_at_fork"):  # Windows cannot fork
 def endings_of(using: str, job_ids: Iterable[UUID]) -> dict[UUID, Ending | BaseException]:
     """How these jobs have ended, of those that have; ``JobNotFound`` stands for a job that does not exist."""
     ids = set(job_ids)
-    rows = Job.objects.using(using).filter(pk__in=ids).values_list("pk", "state", "output", "error", "note")
+    rows = (
+        Job.objects.using(using)
+        .filter(pk__in=ids)
+        .values_list("pk", "state", "output", "error", "error_summary", "note")
+    )
     found = {row[0]: Ending(*row[1:]) for row in rows}
     ended = {pk: ending for pk, ending in found.items() if ending.state in FINAL}
     return {**ended, **{pk: JobNotFound(pk) for pk in ids - found.keys()}}

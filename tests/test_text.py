@@ -44,11 +44,15 @@ def test_an_exception_whose_message_raises_is_told_by_its_class():  # F16
     assert clean_text(Rude(), max_chars=100) == "unprintable Rude"
 
 
-def test_a_long_text_is_cut_with_a_note():
-    text = clean_text("x" * 5000, max_chars=1000)
+def test_a_long_text_is_cut_in_the_middle_with_a_note():
+    text = clean_text("head" + "x" * 5000 + "tail", max_chars=1000)
 
-    assert len(text) == 1000
-    assert text.endswith("x… (cut: 5,000 characters)")
+    assert len(text) in range(990, 1001)
+    assert text.startswith("headx")
+    assert text.endswith("xtail")
+    left_out = 5008 - text.count("x") - 8
+    assert f" … ({left_out:,} characters left out) … " in text
+    assert "\n… (" in clean_text("line\n" * 1000, max_chars=1000)
     assert clean_text("x" * 1000, max_chars=1000) == "x" * 1000
     assert len(clean_text("x" * 5000, max_chars=5)) == 5
 

@@ -11,14 +11,17 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from .. import services
-from ..exceptions import InvalidOption
+from ..exceptions import InvalidOption, JobQueueError
+from ..identifiers import as_number
 from ..models import Job, Operation
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
@@ -26,7 +29,7 @@ from ..services.inspect.lists import count
 from ..services.operations import VERBS, shown_jobs
 from .base import JobQueueAdmin
 from .selections import from_query
-from .wording import last_line, many
+from .wording import error_line, many
 
 MOST_NAMED = 1_000  # jobs that are selected by their checkbox
 FINISH_SECONDS = 10.0  # spent on these in the request; the page of the operation does the rest
@@ -115,6 +118,25 @@ class ActingAdmin(JobQueueAdmin):
         """The selection of the filters in the URL. Raises ``InvalidOption``."""
         return from_query(request.GET, self.look_ups, search=self.search_field, **self.always)
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list. A search for ``#154`` leads to the job with that number; one for ``154`` names that job as well."""
+        text = request.GET.get(SEARCH_VAR, "").strip()
+        number = as_number(text) if request.method == "GET" and self.has_view_permission(request) else None
+        if number is None:
+            return super().changelist_view(request, extra_context)
+        try:
+            job = services.find_job(number)
+        except JobQueueError as error:
+            if text.startswith("#"):
+                self.message_user(request, str(error), messages.WARNING)
+            return super().changelist_view(request, extra_context)
+        link = self.url("job_change", job.pk)
+        if text.startswith("#"):
+            return HttpResponseRedirect(link)
+        facts = (link, job.seq, job.queue_id, job.get_state_display())
+        self.message_user(request, format_html('<a href="{}">#{}</a> {}: {}', *facts), messages.INFO)
+        return super().changelist_view(request, extra_context)
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
@@ -192,8 +214,8 @@ class ActingAdmin(JobQueueAdmin):
 
     def preview(self, queryset: QuerySet[Any], act: JobAction) -> dict[str, Any]:
         """Each selected job, and whether the verb would change it now."""
-        jobs = queryset.defer("data", "output", "attempts").order_by("seq")
-        lines = [{"job": job, "error": last_line(job.error), "taken": job.state in act.takes} for job in jobs]
+        jobs = queryset.defer("data", "output", "error", "attempts").order_by("seq")
+        lines = [{"job": job, "error": error_line(job), "taken": job.state in act.takes} for job in jobs]
         return {"lines": lines, "number": sum(1 for line in lines if line["taken"])}
 
     def act_on_one(self, request: HttpRequest, job: Job, act: JobAction, reason: str) -> bool:

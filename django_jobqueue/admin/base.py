@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
+from .. import services
+from ..exceptions import JobQueueError
 from ..services.inspect.jobs import job_database
 
 SEE_DATA = "jobqueue.see_job_data"
@@ -51,6 +54,23 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
         if not self.has_view_permission(request):
             raise PermissionDenied
         return HttpResponseRedirect(self.url(name, *args))
+
+    def job_of(self, request: HttpRequest, id: str) -> HttpResponse:
+        """Redirect to the page of the job with an id or a number, if the user may see this page."""
+        try:
+            job = services.find_job(id)
+        except JobQueueError:
+            return self.gone(request, id)
+        return self.elsewhere(request, "job_change", job.pk)
+
+    def gone(self, request: HttpRequest, id: str) -> HttpResponse:
+        """Say which id does not exist, and of what, on the list."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        facts = {"what": self.opts.verbose_name, "id": id[:60] if id.isprintable() else ascii(id[:60])}
+        text = _("There is no %(what)s %(id)s: it may have been deleted.") % facts
+        self.message_user(request, text, messages.WARNING)
+        return HttpResponseRedirect(self.url(f"{self.opts.model_name}_changelist"))
 
     def url(self, name: str, *args: Any) -> str:
         """The URL of one of our pages on the site of this one, such as ``url("job_change", job.pk)``."""

@@ -104,7 +104,7 @@ class BlockedKeyAdmin(ActingAdmin):
     always: Mapping[str, Any] = MappingProxyType({"blocks_key": True})
     sortable_by = ()
     search_fields = ("singleton_key",)
-    search_help_text = _("The beginning of a key.")
+    search_help_text = _("The beginning of a key, or the number of the blocking job, such as #154.")
     actions = ("retry_keys", "skip_keys")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -112,7 +112,7 @@ class BlockedKeyAdmin(ActingAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """All jobs; the selection limits them to those that block a key."""
-        return BlockedKeyQuerySet(BlockedKey, using=job_database()).defer("data", "output", "attempts")
+        return BlockedKeyQuerySet(BlockedKey, using=job_database()).defer("data", "output", "error", "attempts")
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """A blocked key is a job, so the permission to view jobs is enough."""
@@ -122,7 +122,7 @@ class BlockedKeyAdmin(ActingAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Redirect to the page of the blocking job."""
-        return self.elsewhere(request, "job_change", object_id)
+        return self.job_of(request, object_id)
 
     # ------------------------------------------------------------------------------------------------------ columns
 
@@ -139,7 +139,7 @@ class BlockedKeyAdmin(ActingAdmin):
         return format_html(
             '{} <span class="jq-error">{}</span>',
             self._job_link(row.pk, row.seq),
-            wording.last_line(row.error) or row.state,
+            wording.error_line(row) or row.state,
         )
 
     @admin.display(description=_("since"))
@@ -182,10 +182,8 @@ class BlockedKeyAdmin(ActingAdmin):
 
     def preview(self, queryset: QuerySet[Any], act: JobAction) -> dict[str, Any]:
         """Each blocking job, and which job of its key would run next."""
-        rows = with_behind(queryset.defer("data", "output", "attempts").order_by("finalized_at", "seq"))
-        lines = [
-            {"job": row, "error": wording.last_line(row.error), "taken": True, "then": _then(row, act)} for row in rows
-        ]
+        rows = with_behind(queryset.defer("data", "output", "error", "attempts").order_by("finalized_at", "seq"))
+        lines = [{"job": row, "error": wording.error_line(row), "taken": True, "then": _then(row, act)} for row in rows]
         return {"lines": lines, "number": len(lines)}
 
 

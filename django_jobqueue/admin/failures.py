@@ -16,7 +16,7 @@ from ..models import FailureGroup, Job
 from ..services.inspect.failures import MOST_GROUPS, failure_groups
 from ..services.inspect.jobs import job_database
 from .base import JobQueueAdmin
-from .wording import last_line
+from .wording import error_line
 
 
 @admin.register(FailureGroup)
@@ -30,12 +30,14 @@ class FailureAdmin(JobQueueAdmin):
             raise PermissionDenied
         using = job_database()
         groups = failure_groups(using=using)
-        examples = Job.objects.using(using).defer("data", "output", "attempts").in_bulk([g.example for g in groups])
+        examples = (
+            Job.objects.using(using).defer("data", "output", "error", "attempts").in_bulk([g.example for g in groups])
+        )
         lines = [
             {
                 "group": group,
                 "job": examples[group.example],
-                "error": last_line(examples[group.example].error, 300),
+                "error": error_line(examples[group.example], 300),
                 "query": urlencode({"fingerprint": group.fingerprint, "state": "dead"}),
             }
             for group in groups
@@ -56,4 +58,4 @@ class FailureAdmin(JobQueueAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        return self.elsewhere(request, "job_change", object_id)
+        return self.job_of(request, object_id)

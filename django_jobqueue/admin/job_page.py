@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from uuid import UUID
 
 from django import forms
 from django.contrib import messages
@@ -16,8 +15,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import handlers, services
-from ..displayed import data_to_edit, edited_data, shown_attempts, shown_data, shown_output
+from ..displayed import data_to_edit, edited_data, shown_attempts, shown_data, shown_output, shown_summary
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
+from ..identifiers import as_number
 from ..models import Job
 from ..redaction import HiddenValueMoved, redacted_text
 from ..services.inspect.jobs import job_database
@@ -27,7 +27,7 @@ from .acting import ACTIONS, ActingAdmin, ReasonForm
 from .base import may_edit_data, may_see_data
 from .json_tree import json_tree
 from .timeline import drawn, parsed, spans_of
-from .wording import duration, last_line, ran_for
+from .wording import duration, error_line, ran_for
 
 TIMES = (
     "created_at",
@@ -83,7 +83,9 @@ class JobPage(ActingAdmin):
     ) -> HttpResponse:
         job = self.job_or_none(request, object_id)
         if job is None:
-            return self._gone(request, object_id)
+            return self.gone(request, object_id)
+        if as_number(object_id) is not None:
+            return HttpResponseRedirect(self.url("job_change", job.pk))
         using = job_database()
         before, after = neighbours(job, using=using)
         sees = may_see_data(request)
@@ -97,6 +99,7 @@ class JobPage(ActingAdmin):
             "after": after,
             "sees_data": sees,
             "error": redacted_text(job.error),
+            "summary": shown_summary(job),
             "data": json_tree(shown_data(job)) if sees else "",
             "output": json_tree(shown_output(job)) if sees else "",
             "attempts": [_attempt(attempt) for attempt in reversed(shown_attempts(job))],
@@ -110,7 +113,7 @@ class JobPage(ActingAdmin):
         }
         return TemplateResponse(request, "admin/jobqueue/job/page.html", context)
 
-    def act_view(self, request: HttpRequest, id: UUID, verb: str) -> HttpResponse:
+    def act_view(self, request: HttpRequest, id: str, verb: str) -> HttpResponse:
         """Ask for confirmation on GET, apply the action on POST."""
         act = ACTIONS.get(verb)
         if act is None:
@@ -120,13 +123,13 @@ class JobPage(ActingAdmin):
         snapshot = services.current_snapshot()  # before the job on the page is read
         job = self.job_or_none(request, id)
         if job is None:
-            return self._gone(request, str(id))
+            return self.gone(request, id)
         form = ReasonForm(request.POST if request.method == "POST" else None, needed=act.needs_reason)
         if request.method == "POST" and form.is_valid():
             moved = self.act_on_one(request, job, act, form.cleaned_data["reason"])
             gone = moved and verb == "delete"
             return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", job.pk))
-        line = {"job": job, "error": last_line(job.error), "taken": job.state in act.takes}
+        line = {"job": job, "error": error_line(job), "taken": job.state in act.takes}
         context = {
             **self._context(request, job),
             "title": act.label,
@@ -139,13 +142,13 @@ class JobPage(ActingAdmin):
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
 
-    def edit_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
+    def edit_view(self, request: HttpRequest, id: str) -> HttpResponse:
         """Retry a job that failed for good with other data; the change is recorded."""
         if not self.has_view_permission(request) or not may_edit_data(request):
             raise PermissionDenied
         job = self.job_or_none(request, id)
         if job is None:
-            return self._gone(request, str(id))
+            return self.gone(request, id)
         if request.method == "POST":
             form = DataForm(request.POST)
             if form.is_valid() and self._retry_with(request, job, form):
@@ -175,18 +178,18 @@ class JobPage(ActingAdmin):
         self.message_user(request, _("Retried with the new data."), messages.SUCCESS)
         return True
 
-    def job_or_none(self, request: HttpRequest, id: str | UUID) -> Job | None:
-        """The job; ``None`` if it does not exist or the id is not valid. Requires the permission to view jobs."""
+    def job_or_none(self, request: HttpRequest, id: str) -> Job | None:
+        """The job with an id or a number; ``None`` if there is none. Requires the permission to view jobs."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            return services.get_job(id)
+            return services.find_job(id)
         except JobQueueError:
             return None
 
-    def _gone(self, request: HttpRequest, id: str) -> HttpResponse:
-        self.message_user(request, _("There is no job %s: it may have been deleted.") % id[:60], messages.WARNING)
-        return HttpResponseRedirect(self.url("job_changelist"))
+    def gone(self, request: HttpRequest, id: str) -> HttpResponse:
+        number = as_number(id)
+        return super().gone(request, id if number is None else f"#{number}")
 
     def _context(self, request: HttpRequest, job: Job) -> dict[str, Any]:
         return {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, "job": job}

@@ -29,7 +29,7 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
     look_ups = LOOK_UPS
     sortable_by = ()
     search_fields = ("id", "singleton_key")
-    search_help_text = _("The id of a job or its beginning, or the beginning of a key.")
+    search_help_text = _("The number of a job, such as #154, its id or the beginning of it, or the beginning of a key.")
     actions = ("retry_jobs", "skip_jobs", "cancel_jobs", "delete_jobs")
     actions_on_bottom = False
 
@@ -37,12 +37,12 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
         return JobChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        return super().get_queryset(request).defer("data", "output", "attempts")
+        return super().get_queryset(request).defer("data", "output", "error", "attempts")
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            path("<uuid:id>/act/<str:verb>/", self.admin_site.admin_view(self.act_view), name="jobqueue_job_act"),
-            path("<uuid:id>/edit/", self.admin_site.admin_view(self.edit_view), name="jobqueue_job_edit"),
+            path("<str:id>/act/<str:verb>/", self.admin_site.admin_view(self.act_view), name="jobqueue_job_act"),
+            path("<str:id>/edit/", self.admin_site.admin_view(self.edit_view), name="jobqueue_job_edit"),
             *super().get_urls(),
         ]
 
@@ -77,7 +77,7 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
 
     @admin.display(description=_("error"))
     def error_shown(self, job: Job) -> str:
-        return wording.last_line(job.error, 90)
+        return wording.error_line(job)
 
     # ------------------------------------------------------------------------------------------------------ actions
 

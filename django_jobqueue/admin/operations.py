@@ -64,7 +64,10 @@ class OperationAdmin(JobQueueAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        operation = self._operation(request, object_id)
+        try:
+            operation = self._operation(request, object_id)
+        except Http404:
+            return self.gone(request, object_id)
         sees = may_see_data(request)
         refused = operation.details.get("refused", {})
         edits = operation.details.get("data", {}) if sees else {}
@@ -138,7 +141,7 @@ class OperationAdmin(JobQueueAdmin):
     def _jobs(self, operation: Operation, refused: dict[str, str]) -> list[dict[str, Any]]:
         """The jobs of the operation as they are now, and why some were refused; with filters, only refused jobs."""
         ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused]))[:IDS_SHOWN]
-        jobs = Job.objects.using(job_database()).defer("data", "output", "attempts").in_bulk(map(UUID, ids))
+        jobs = Job.objects.using(job_database()).defer("data", "output", "error", "attempts").in_bulk(map(UUID, ids))
         return [{"id": id, "job": jobs.get(UUID(id)), "refused": refused.get(id)} for id in ids]
 
     # ------------------------------------------------------------------------------------------------------ columns

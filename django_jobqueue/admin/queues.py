@@ -12,7 +12,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.http import urlencode
@@ -150,6 +150,8 @@ class QueueAdmin(JobQueueAdmin):
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
     ) -> Any:
         queue = None if object_id is None else self.get_object(request, unquote(object_id))
+        if object_id is not None and queue is None:
+            return self.gone(request, unquote(object_id))
         extra: dict[str, Any] = {"queue": queue, "may_pause": self.has_pause_permission(request)}
         if queue is not None:
             extra |= {
@@ -176,8 +178,8 @@ class QueueAdmin(JobQueueAdmin):
         name = unquote(name)
         try:
             verb(name, operator=request.user.get_username())
-        except JobQueueError as error:
-            raise Http404 from error
+        except JobQueueError:
+            return self.gone(request, name)
         self.message_user(request, text % name, messages.SUCCESS)
         return HttpResponseRedirect(self.url("queue_change", quote(name)))
 

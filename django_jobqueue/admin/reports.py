@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -42,11 +42,10 @@ class ReportAdmin(JobQueueAdmin):
         """The page itself, as it was created."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        if not object_id.isascii() or not object_id.isdigit() or len(object_id) > 18:
-            raise Http404
-        report = Report.objects.using(job_database()).filter(pk=object_id).first()
+        is_number = object_id.isascii() and object_id.isdigit() and len(object_id) <= 18
+        report = Report.objects.using(job_database()).filter(pk=object_id).first() if is_number else None
         if report is None:
-            raise Http404
+            return self.gone(request, object_id)
         return HttpResponse(report.page, headers={"Content-Security-Policy": POLICY})
 
     @admin.display(description=_("created"))

@@ -11,7 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -129,6 +129,8 @@ class ScheduleAdmin(JobQueueAdmin):
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
     ) -> Any:
         schedule = None if object_id is None else self.get_object(request, unquote(object_id))
+        if object_id is not None and schedule is None:
+            return self.gone(request, unquote(object_id))
         extra: dict[str, Any] = {"schedule": schedule}
         if schedule is not None:
             extra |= {
@@ -147,8 +149,8 @@ class ScheduleAdmin(JobQueueAdmin):
         name = unquote(name)
         try:
             job = services.run_schedule(name)
-        except ScheduleNotFound as error:
-            raise Http404 from error
+        except ScheduleNotFound:
+            return self.gone(request, name)
         except JobQueueError as error:
             self.message_user(request, _t("Nothing was sent: %s") % error, messages.ERROR)
             return self._page_of(name)
@@ -167,7 +169,7 @@ class ScheduleAdmin(JobQueueAdmin):
         name = unquote(name)
         enabled = request.POST.get("enabled") == "1"
         if not self.get_queryset(request).filter(pk=name).update(enabled=enabled):
-            raise Http404
+            return self.gone(request, name)
         self.message_user(request, _t("The schedule is on.") if enabled else _t("The schedule is off."))
         return self._page_of(name)
 

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ..models import Job
+from ..redaction import redacted_text
 from ..states import FINAL, RUNNING, JobState
 from .wording import duration, moment
 
@@ -61,10 +62,8 @@ def _attempts(job: Job, now: datetime) -> list[tuple[datetime, datetime, str, st
     for attempt in job.attempts[-MOST_ATTEMPTS:]:
         begin, end = (parsed(attempt.get(name)) for name in ("started", "ended"))
         if begin and end:
-            label = _("attempt %(number)s, %(outcome)s") % {
-                "number": attempt.get("attempt"),
-                "outcome": attempt.get("outcome"),
-            }
+            error = redacted_text(str(attempt.get("error_summary") or attempt.get("outcome")))
+            label = _("attempt %(number)s, %(error)s") % {"number": attempt.get("attempt"), "error": error}
             attempts.append((begin, end, label, "failed"))
     if job.assigned_at is not None and not any(attempt.get("attempt") == job.attempt for attempt in job.attempts):
         label = _("attempt %s") % job.attempt

@@ -11,8 +11,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ..counting import MANY
+from ..displayed import shown_summary
 from ..models import Job
-from ..redaction import redacted_text
 from ..states import JobState
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -70,10 +70,9 @@ def many(number: int) -> str:
     return f"{MANY:,}+" if number > MANY else f"{number:,}"
 
 
-def last_line(error: str, length: int = 120) -> str:
-    """The last line of an error, cut to ``length`` characters."""
-    lines = redacted_text(error).strip().splitlines()
-    text = lines[-1] if lines else ""
+def error_line(job: Job, length: int = 120) -> str:
+    """The error of a job in one line of ``length`` characters."""
+    text = shown_summary(job)
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

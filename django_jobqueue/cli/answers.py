@@ -13,7 +13,6 @@ from uuid import UUID
 from django.core.management.color import Style
 from django.utils.timezone import is_naive, localtime
 
-from ..redaction import redacted_text
 from ..states import DEAD, JobState
 
 WIDEST = 60  # characters of a column; the JSON has all of them
@@ -146,12 +145,6 @@ def one_line(text: str) -> str:
 
 def _printable(text: str) -> str:
     return "\n".join("".join(c if c.isprintable() else " " for c in line).rstrip() for line in text.strip().split("\n"))
-
-
-def last_line(text: str) -> str:
-    """The last line of an error, in which Python names the exception, without sensitive values."""
-    lines = redacted_text(text).strip().splitlines()
-    return one_line(lines[-1]) if lines else ""
 
 
 def duration(value: timedelta) -> str:

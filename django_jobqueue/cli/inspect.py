@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_datetime
 
 from .. import handlers, services
 from ..conf import get_settings
-from ..displayed import shown_attempts, shown_data, shown_output
+from ..displayed import shown_attempts, shown_data, shown_output, shown_summary
 from ..exceptions import NotOrdered
 from ..expressions import StatementTimestamp
 from ..models import BlockedKey, Job, Operation, Queue, Worker
@@ -21,11 +21,23 @@ from ..redaction import redacted_text
 from ..services.inspect.lists import last_number
 from ..services.queues import find_queue
 from ..states import ELIGIBLE, JobState
-from .answers import Answer, Code, facts, last_line, plural, state_in_colour, table
+from .answers import Answer, Code, facts, plural, state_in_colour, table
 from .selection import filters_of, limit_of
 
 SPANS = (10_000, 100_000)
-LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "created_at", "start_after", "error")
+LISTED = (
+    "number",
+    "id",
+    "queue",
+    "state",
+    "key",
+    "handler",
+    "priority",
+    "attempt",
+    "created_at",
+    "start_after",
+    "error",
+)
 
 
 # ------------------------------------------------------------------------------------------------------------- jobs
@@ -33,13 +45,13 @@ LISTED = ("id", "queue", "state", "key", "handler", "priority", "attempt", "crea
 
 def list_jobs(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Jobs, newest first by default."""
-    jobs = Job.objects.using(using).selected(filters_of(options, using)).defer("data", "output", "attempts")
+    jobs = Job.objects.using(using).selected(filters_of(options, using)).defer("data", "output", "error", "attempts")
     limit = limit_of(options)
     shown = jobs.order_by("seq")[:limit] if options["oldest"] else _newest(jobs, limit, using)
     listed = [brief(job) for job in shown]
     if not listed:
         return Answer({"jobs": []}, "No job was found.")
-    lines = [[job[name] for name in LISTED] for job in listed]
+    lines = [[_numbered(name, job[name]) for name in LISTED] for job in listed]
     return Answer({"jobs": listed}, table([name.replace("_", " ") for name in LISTED], lines, style))
 
 
@@ -53,8 +65,14 @@ def _newest(jobs: JobQuerySet, limit: int | None, using: str) -> list[Job]:
     return list(jobs.order_by("-seq")[:limit])
 
 
+def _numbered(name: str, value: Any) -> object:
+    """The cell of a column; numbers of jobs are written as ``#154``, without separators."""
+    return f"#{value}" if name == "number" else value
+
+
 def brief(job: Job) -> dict[str, Any]:
     return {
+        "number": job.seq,
         "id": job.pk,
         "queue": job.queue_id,
         "state": job.state,
@@ -72,7 +90,7 @@ def brief(job: Job) -> dict[str, Any]:
         "start_after": job.start_after,
         "finalized_at": job.finalized_at,
         "reason": job.reason,
-        "error": last_line(job.error),
+        "error": shown_summary(job),
     }
 
 
@@ -86,21 +104,26 @@ _MORE = ("seq", "position", "policy", "crashes", "incarnation", "claim_number", 
 
 def show(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Everything about a job, and why it is not running."""
-    job = services.get_job(options["id"], using=using)
+    job = services.find_job(options["id"], using=using)
     document = brief(job) | {name: getattr(job, name) for name in (*_TIMES, *_OPTIONS, *_MORE)}
     document |= {
         "data": job.data if options["data"] else shown_data(job),
         "output": job.output if options["data"] else shown_output(job),
         "error": job.error if options["data"] else redacted_text(job.error),
+        "error_summary": shown_summary(job),
         "attempts": job.attempts if options["data"] else shown_attempts(job),
         "why": services.why(job, find_handler=handlers.discovered(), using=using),
     }
     pairs = [(name.replace("_", " "), value) for name, value in document.items() if name not in ("attempts", "why")]
+    pairs = [(name, _numbered(name, value)) for name, value in pairs]
     pairs = [(name, state_in_colour(str(value), style) if name == "state" else value) for name, value in pairs]
     parts = [facts([("why", document["why"]), *pairs], style)]
     if job.attempts:
         head = ("attempt", "worker", "started", "ended", "outcome", "error")
-        lines = [[_cell(name, attempt.get(name)) for name in head] for attempt in job.attempts]
+        lines = [
+            [_cell(name, attempt.get(name)) for name in (*head[:-1], "error_summary")]
+            for attempt in shown_attempts(job)
+        ]
         parts += ["", style.MIGRATE_HEADING("Attempts that did not succeed"), table(head, lines, style)]
     return Answer(document, "\n".join(parts))
 
@@ -109,14 +132,15 @@ def _cell(name: str, value: Any) -> object:
     """A fact of an attempt for a cell; its times are stored as text."""
     if name in ("started", "ended") and isinstance(value, str):
         return parse_datetime(value) or value
-    return last_line(value) if isinstance(value, str) else value
+    return value
 
 
 def why(options: dict[str, Any], style: Style, using: str) -> Answer:
     """Why a job is not running, in a sentence."""
-    job = services.get_job(options["id"], using=using)
+    job = services.find_job(options["id"], using=using)
     sentence = services.why(job, find_handler=handlers.discovered(), using=using)
-    return Answer({"id": job.pk, "queue": job.queue_id, "state": job.state, "why": sentence}, sentence)
+    document = {"number": job.seq, "id": job.pk, "queue": job.queue_id, "state": job.state, "why": sentence}
+    return Answer(document, sentence)
 
 
 # ----------------------------------------------------------------------------------------------------------- blocked
@@ -133,12 +157,12 @@ def blocked(options: dict[str, Any], style: Style, using: str) -> Answer:
     listed = [_blocked(key) for key in keys.with_waiting().order_by("finalized_at", "seq")[: limit_of(options)]]
     if not listed:
         return Answer({"blocked": []}, "No key is blocked.")
-    shown = ("key", "queue", "job", "since", "waiting", "oldest_waiting_at", "error")
-    lines = [[key[name] for name in shown] for key in listed]
+    shown = ("key", "queue", "number", "since", "waiting", "oldest_waiting_at", "error")
+    lines = [[_numbered(name, key[name]) for name in shown] for key in listed]
     head = [name.replace("_", " ") for name in shown]
     summary = (
         f"{plural(len(listed), 'blocked key')}. "
-        "Retry or skip the jobs: manage.py jobs retry ID, or manage.py jobs skip ID --reason WHY."
+        "Retry or skip the jobs: manage.py jobs retry NUMBER, or manage.py jobs skip NUMBER --reason WHY."
     )
     return Answer({"blocked": listed}, f"{table(head, lines, style)}\n\n{summary}", Code.FOUND)
 
@@ -147,10 +171,11 @@ def _blocked(key: Any) -> dict[str, Any]:
     return {
         "key": key.singleton_key,
         "queue": key.queue_id,
+        "number": key.seq,
         "job": key.pk,
         "state": key.state,
         "reason": key.reason,
-        "error": last_line(key.error),
+        "error": shown_summary(key),
         "since": key.blocked_since,
         "waiting": key.waiting,
         "oldest_waiting_at": key.oldest_waiting_at,

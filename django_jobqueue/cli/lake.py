@@ -123,7 +123,7 @@ def _holds(done: Any) -> str:
 
 
 def restore_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="the id of an archived job")
+    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="the number or the id of an archived job")
     _where(parser)
     parser.add_argument("--queue", metavar="NAME", help="jobs of this queue")
     parser.add_argument("--state", metavar="STATE", action="append", help="jobs in this state; may be repeated")

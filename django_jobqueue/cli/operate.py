@@ -62,8 +62,8 @@ def send(options: dict[str, Any], style: Style, using: str) -> Answer:
     if job is None:
         text = f"Nothing was sent: the policy of {options['queue']!r} allows no other job now."
         return Answer({"sent": False, "id": None, "queue": options["queue"]}, text, Code.FOUND)
-    document = {"sent": True, "id": job.pk, "queue": job.queue_id, "start_after": job.start_after}
-    return Answer(document, f"Sent {job.pk} to {job.queue_id}.")
+    document = {"sent": True, "number": job.seq, "id": job.pk, "queue": job.queue_id, "start_after": job.start_after}
+    return Answer(document, f"Sent #{job.seq} to {job.queue_id}: {job.pk}.")
 
 
 def _data(text: str | None) -> Any:
@@ -85,7 +85,7 @@ def retry(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
         outcome = services.retry(ids, operator=options["operator"], reason=options["reason"] or "", using=using)
-        return _did("retry", outcome.moved, outcome.refused)
+        return _did("retry", outcome.moved, outcome.refused, using)
 
     return _act("retry", options, using, lambda _: True, by_ids)
 
@@ -96,7 +96,7 @@ def skip(options: dict[str, Any], style: Style, using: str, confirm: Confirm) ->
     def by_ids(ids: list[UUID], snapshot: str | None) -> Answer:
         noted = {"operator": options["operator"], "reason": options["reason"]}
         outcome = services.skip(ids, **noted, snapshot=snapshot, using=using)
-        return _did("skip", outcome.moved, outcome.refused)
+        return _did("skip", outcome.moved, outcome.refused, using)
 
     return _act("skip", options, using, confirm, by_ids)
 
@@ -106,7 +106,7 @@ def cancel(options: dict[str, Any], style: Style, using: str, confirm: Confirm) 
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
         result = services.cancel(ids, force=options["force"], operator=options["operator"], using=using)
-        return _did("cancel", result.cancelled, {id: _refusal(result.previous.get(id)) for id in result.unknown})
+        return _did("cancel", result.cancelled, {id: _refusal(result.previous.get(id)) for id in result.unknown}, using)
 
     return _act("cancel", options, using, confirm, by_ids)
 
@@ -116,7 +116,7 @@ def delete(options: dict[str, Any], style: Style, using: str, confirm: Confirm) 
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
         services.delete(ids, operator=options["operator"], using=using)
-        return _did("delete", ids, {})
+        return _did("delete", ids, {}, using)
 
     return _act("delete", options, using, confirm, by_ids)
 
@@ -170,7 +170,7 @@ def _carry_out(operation: Operation, using: str) -> Answer:
     except KeyboardInterrupt:
         services.stop_operation(operation, using=using)
         raise KeyboardInterrupt(_how_to_continue(operation)) from None
-    answer = _did(operation.verb, moved, refused, number=operation.moved)
+    answer = _did(operation.verb, moved, refused, using, number=operation.moved)
     if operation.state != Operation.State.DONE:
         answer.text += f"\n{_how_to_continue(operation)}"
         answer.code = Code.FOUND
@@ -219,7 +219,7 @@ def _refusal(state: JobState | None) -> str:
 _DONE = {"retry": "Retried", "skip": "Skipped", "cancel": "Cancelled", "delete": "Deleted"}
 
 
-def _did(verb: str, moved: list[UUID], refused: dict[UUID, str], *, number: int | None = None) -> Answer:
+def _did(verb: str, moved: list[UUID], refused: dict[UUID, str], using: str, *, number: int | None = None) -> Answer:
     """The answer to an operation; ``number`` also counts jobs that another process changed, which are not listed."""
     number = len(moved) if number is None else number
     document = {
@@ -229,7 +229,7 @@ def _did(verb: str, moved: list[UUID], refused: dict[UUID, str], *, number: int 
         "moved": moved,
         "refused": {str(id): why for id, why in refused.items()},
     }
-    lines = [f"{_DONE[verb]} {plural(number, 'job')}.", *_refusals(refused)]
+    lines = [f"{_DONE[verb]} {plural(number, 'job')}.", *_refusals(refused, using)]
     return Answer(document, "\n".join(lines), Code.FOUND if refused else Code.FINE)
 
 
@@ -243,20 +243,27 @@ def _would(verb: str, ids: list[UUID], takes: frozenset[JobState], using: str) -
         if id not in states:
             raise JobNotFound(id)
         raise InvalidTransition(job_id=id, state=states[id], wanted="deleted", allowed=FINAL)
-    answer = _did(verb, moved, refused)
+    answer = _did(verb, moved, refused, using)
     answer.document["dry_run"] = True
     by_state = Counter(states[id] for id in moved)
     counts = ", ".join(f"{number:,} {state}" for state, number in sorted(by_state.items()))
     lines = [f"Would {verb} {plural(len(moved), 'job')}{f' ({counts})' if counts else ''}."]
-    lines += [f"  {id}" for id in moved[:SHOWN]]
+    lines += [f"  {name}" for name in _named(moved[:SHOWN], using)]
     if len(moved) > SHOWN:
         lines.append(f"  … and {len(moved) - SHOWN:,} more")
-    answer.text = "\n".join([*lines, *_refusals(refused)])
+    answer.text = "\n".join([*lines, *_refusals(refused, using)])
     return answer
 
 
-def _refusals(refused: dict[UUID, str]) -> list[str]:
-    lines = [f"Refused {id}: {why}." for id, why in list(refused.items())[:SHOWN]]
+def _named(ids: list[UUID], using: str) -> list[str]:
+    """Jobs by their number and id; by the id alone if they do not exist."""
+    numbers = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "seq"))
+    return [f"#{numbers[id]} {id}" if id in numbers else str(id) for id in ids]
+
+
+def _refusals(refused: dict[UUID, str], using: str) -> list[str]:
+    first = list(refused)[:SHOWN]
+    lines = [f"Refused {name}: {refused[id]}." for id, name in zip(first, _named(first, using), strict=True)]
     return lines + ([f"Refused {len(refused) - SHOWN:,} more."] if len(refused) > SHOWN else [])
 
 

@@ -8,22 +8,34 @@ from typing import Any
 from uuid import UUID
 
 from .. import services
-from ..exceptions import InvalidOption, JobQueueError
-from ..identifiers import as_uuid
+from ..exceptions import InvalidOption
+from ..identifiers import as_number, as_uuid, is_uuid
 from ..selection import Selection
+from ..services.inspect.jobs import find_job_id
 from ..services.operations import VERBS, shown_jobs
 from ..services.queues import find_queue
-from ..text import check_text
+from ..text import check_text, shown
 
 FILTERS = ("queue", "state", "key", "tag", "handler", "worker")
 
 
-def job_id(text: str) -> UUID:
-    """For argparse: the id of a job."""
-    try:
-        return as_uuid(text)
-    except JobQueueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def job_id(text: str) -> UUID | int:
+    """For argparse: the id or the number of a job."""
+    number = as_number(text)
+    if number is not None:
+        return number
+    if not is_uuid(text):
+        raise argparse.ArgumentTypeError(f"expected the number or the id of a job, such as 154, got {shown(text)}")
+    return as_uuid(text)
+
+
+def operation_id(text: str) -> UUID:
+    """For argparse: the id of an operation."""
+    if not is_uuid(text):
+        raise argparse.ArgumentTypeError(
+            f"expected the id of an operation, got {shown(text)}; jobs operations lists them"
+        )
+    return as_uuid(text)
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +53,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Ids or filters."""
-    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="the id of a job")
+    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="the number or the id of a job")
     add_filters(parser)
     parser.add_argument(
         "--limit", metavar="N", type=int, help="at most N of the jobs that the filters find, the oldest first"
@@ -70,7 +82,7 @@ def selected(verb: str, options: dict[str, Any], using: str) -> Selection:
     if options["ids"]:
         if filters or options["limit"] is not None:
             raise InvalidOption("ids", f"cannot be given together with --{(filters or ['limit'])[0]}")
-        return Selection(ids=options["ids"], snapshot=snapshot)
+        return Selection(ids=tuple(find_job_id(id, using=using) for id in options["ids"]), snapshot=snapshot)
     if not filters:
         hint = "To empty a queue, use purge." if verb == "delete" else ""
         raise InvalidOption("ids", f"{verb} needs ids or filters", hint=hint)

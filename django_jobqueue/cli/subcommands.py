@@ -10,7 +10,7 @@ from typing import Any
 
 from . import inspect, lake, operate, repair, schedules
 from .answers import Answer
-from .selection import add_filters, add_selection, job_id
+from .selection import add_filters, add_selection, job_id, operation_id
 
 Arguments = Callable[[ArgumentParser], None]
 
@@ -36,7 +36,7 @@ def this_user() -> str:
 
 
 def _one_job(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", type=job_id, help="the id of the job")
+    parser.add_argument("id", metavar="ID", type=job_id, help="the number or the id of the job")
 
 
 def _show(parser: ArgumentParser) -> None:
@@ -148,7 +148,7 @@ def _purge(parser: ArgumentParser) -> None:
 
 
 def _one_operation(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", type=job_id, help="the id of the operation")
+    parser.add_argument("id", metavar="ID", type=operation_id, help="the id of the operation")
 
 
 def _maintain(parser: ArgumentParser) -> None:

@@ -46,7 +46,8 @@ class Checked:
     start_after: datetime | None = None
     throttle_seconds: int | None = None
     carried: str | None = None
-    source: tuple[UUID, str, str] | None = None  # the id, the queue and the key of the job it is made from
+    # The id, the queue and the key of the job that it is made from, and why that job failed.
+    source: tuple[UUID, str, str, str | None] | None = None
 
 
 def check_values(

@@ -22,6 +22,7 @@ class Failing:
 
     error: str
     reason: FailureReason
+    error_summary: str | None = None  # if the text of the error does not tell it
     for_good: bool = False
     retry_after: float | None = None
     waits_as: JobState = JobState.RETRY
@@ -52,8 +53,14 @@ def change_after(job: Job, failing: Failing, *, retry_taken: bool = False, skips
     crashes = job.crashes + 1 if failing.crashed else 0
     reason = failing.reason.value
     ended = Change(
-        failing.dies_as, crashes=crashes, error=failing.error, reason=reason, outcome=reason, died=True
-    )  # fmt: skip
+        failing.dies_as,
+        crashes=crashes,
+        error=failing.error,
+        error_summary=failing.error_summary,
+        reason=reason,
+        outcome=reason,
+        died=True,
+    )
     if crashes >= get_settings().CRASH_LIMIT:
         ended = replace(ended, state=JobState.FAILED, reason=FailureReason.CRASH_LOOP.value)
     elif failing.for_good or (_is_exhausted(job) and not _is_paid(job)):

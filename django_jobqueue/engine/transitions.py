@@ -13,12 +13,14 @@ from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from ..error_summary import summary_of_text
 from ..exceptions import InvalidTransition
 from ..fingerprints import fingerprint
 from ..identifiers import uuid7
 from ..models import Job, Queue
 from ..policies import LANED, ORDERED
 from ..states import BLOCKING, DEAD, ELIGIBLE, FOLLOWS, RETRYING, FailureReason, JobState, leads_to
+from ..text import HISTORY_CHARS, shortened
 from . import announcements, lanes, sql
 from .claims import JobReference
 from .databases import rows
@@ -43,6 +45,7 @@ class Change:
     more_retries: int = 0  # by how much this raises the retry limit
     crashes: int | None = None
     error: str | None = None  # a text that can be stored, see :func:`django_jobqueue.text.clean_text`
+    error_summary: str | None = None  # if the text of the error does not tell it
     reason: str | None = None
     note: str | None = None
     data: str | None = None
@@ -204,10 +207,15 @@ def _arrays(jobs: Iterable[Job], changes: dict[UUID, Change]) -> dict[str, list[
         change = changes[job.pk]
         # A job without order that waits again goes behind the waiting jobs; on an ordered queue it keeps its place.
         behind = change.state in ELIGIBLE and job.policy != ORDERED and change.charge > 0
-        mark = fingerprint(change.error) if change.error and change.outcome else None
+        error, summary, short, mark = change.error, None, None, None
+        if error:
+            summary = change.error_summary or summary_of_text(error)
+            short = shortened(error, HISTORY_CHARS) if len(error) > HISTORY_CHARS else None
+            mark = fingerprint(error, summary) if change.outcome else None
         delay = None if change.delay is None else float(change.delay)  # one type for the whole column
         row = (job.pk, job.queue_id, change.state.value, delay, change.charge, change.more_retries, behind,
-               change.crashes, change.error, change.reason, change.note, change.data, mark, change.outcome)  # fmt: skip
+               change.crashes, error, summary, short, change.reason, change.note, change.data, mark,
+               change.outcome)  # fmt: skip
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
     return columns

@@ -485,6 +485,10 @@ class Migration(migrations.Migration):
                 ("output", models.JSONField(blank=True, editable=False, null=True, verbose_name="output")),
                 ("error", models.TextField(blank=True, db_default="", editable=False, verbose_name="error")),
                 (
+                    "error_summary",
+                    models.TextField(blank=True, editable=False, null=True, verbose_name="error in one line"),
+                ),
+                (
                     "reason",
                     models.CharField(
                         blank=True,

@@ -138,6 +138,7 @@ class Job(models.Model):
 
     output = models.JSONField(_("output"), null=True, blank=True, editable=False)
     error = models.TextField(_("error"), blank=True, db_default="", editable=False)
+    error_summary = models.TextField(_("error in one line"), null=True, blank=True, editable=False)
     reason = models.CharField(
         _("reason"), max_length=20, choices=FailureReason, blank=True, db_default="", editable=False
     )

@@ -206,7 +206,7 @@ def _finished(spark: SparkSession, started: Started, rest: float, using: str) ->
         "finalized_before": started.cutoff,
     }
     jobs = load(spark, options, using=using, condition=ARCHIVABLE, rest=rest)
-    for name in started.without:
+    for name in [*started.without, *(["error_summary"] if "error" in started.without else [])]:
         jobs = jobs.withColumn(name, F.lit(None).cast(StringType()))
     left_out = F.array(*map(F.lit, started.without)).cast(ArrayType(StringType()))
     return jobs.withColumn("without", left_out).select(*JOB_SCHEMA.fieldNames())

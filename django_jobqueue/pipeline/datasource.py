@@ -83,6 +83,7 @@ COLUMNS: Mapping[str, Column] = dict(
         _same("source_queue", "string"),
         _same("source_key", "string"),
         _same("error", "string"),
+        _same("error_summary", "string"),
         ("attempts", Column("attempts::text", "string")),
         ("carried", Column("carried::text", "string")),
         ("data", Column("data::text", "string")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 from .. import services
 from ..engine.databases import database
 from ..exceptions import InvalidOption, JobNotFound
-from ..identifiers import as_uuid, uuid7
+from ..identifiers import as_number, as_uuid, uuid7
 from ..models import Queue
 from ..options import check_moment, check_state
 from ..services.queues import find_queue, queue_name
@@ -28,7 +29,9 @@ from .session import given_or_started
 
 AT_ONCE = 1_000
 MOST = 100_000  # jobs of one call, because they pass through this process
-_COLUMNS = ("id", "queue", "name", "singleton_key", "group_key", "priority", "tags", "data", "seq", "without")
+_COLUMNS = (
+    "id", "queue", "name", "singleton_key", "group_key", "priority", "tags", "data", "seq", "without",
+    "error_summary")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -48,6 +51,7 @@ class Choice:
     """Which archived jobs to restore: those that meet all conditions."""
 
     ids: tuple[UUID, ...] = ()
+    numbers: tuple[int, ...] = ()
     queue: str | None = None
     state: tuple[str, ...] = ()
     key: str | None = None
@@ -57,10 +61,11 @@ class Choice:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        filters = (self.ids, self.queue, self.state, self.key, self.name, self.finalized_after, self.finalized_before)
+        moments = (self.finalized_after, self.finalized_before)
+        filters = (self.ids, self.numbers, self.queue, self.state, self.key, self.name, *moments)
         if all(value in (None, ()) for value in filters):
             raise InvalidOption("ids", "restore needs ids or filters")
-        for moment in (self.finalized_after, self.finalized_before):
+        for moment in moments:
             if moment is not None:
                 check_moment(moment, option="finalized_at")
         for state in self.state:
@@ -71,7 +76,7 @@ class Choice:
 
 def restore_jobs(
     *,
-    ids: Iterable[UUID | str] = (),
+    ids: Iterable[UUID | str | int] = (),
     queue: str | None = None,
     state: Iterable[str] = (),
     key: str | None = None,
@@ -90,6 +95,8 @@ def restore_jobs(
 ) -> Restored:
     """Send archived jobs again, in the order in which they were sent, to their queue or to ``to``.
 
+    ``ids`` are ids or numbers, such as ``154`` or ``"#154"``; a number that several jobs of the lake have is refused.
+
     Each is a new job with the options that its queue has now, and names its origin in ``source_id``, ``source_queue``
     and ``source_key``. A repeated restore does not send a job again while the first copy exists, unless ``again`` is
     true. Raises ``InvalidOption``, also if the data was left out of the lake, ``JobNotFound``, ``QueueNotFound``,
@@ -97,8 +104,10 @@ def restore_jobs(
     """
     using = database(using)
     target = None if to is None else queue_name(to)
+    numbers = {id: as_number(id) for id in ids}
     choice = Choice(
-        ids=tuple(as_uuid(id) for id in ids),
+        ids=tuple(as_uuid(id) for id, number in numbers.items() if number is None),
+        numbers=tuple(number for number in numbers.values() if number is not None),
         queue=None if queue is None else queue_name(queue),
         state=tuple(state),
         key=key,
@@ -126,8 +135,8 @@ def restore_jobs(
 
 def chosen(jobs: DataFrame, choice: Choice) -> DataFrame:
     """The archived jobs to restore, in the order in which they were sent."""
-    if choice.ids:
-        jobs = jobs.where(F.col("id").isin(*map(str, choice.ids)))
+    if choice.ids or choice.numbers:
+        jobs = jobs.where(F.col("id").isin(*map(str, choice.ids)) | F.col("seq").isin(*choice.numbers))
     for column, value in (("queue", choice.queue), ("singleton_key", choice.key), ("name", choice.name)):
         if value is not None:
             jobs = jobs.where(F.col(column) == value)
@@ -154,6 +163,12 @@ def _check(rows: list[Row], choice: Choice, target: str | None, using: str) -> N
     missing = set(choice.ids) - {UUID(row.id) for row in rows}
     if missing and choice.limit is None:
         raise JobNotFound(sorted(missing))
+    times = Counter(row.seq for row in rows if row.seq in choice.numbers)
+    for number in choice.numbers:
+        if not times[number] and choice.limit is None:
+            raise JobNotFound(number=number)
+        if times[number] > 1:
+            raise InvalidOption("ids", f"{times[number]} jobs of the lake have the number {number}", hint="Give an id.")
     redacted = [row.id for row in rows if "data" in (row.without or ())]
     if redacted:
         raise InvalidOption(
@@ -166,7 +181,7 @@ def _check(rows: list[Row], choice: Choice, target: str | None, using: str) -> N
 def _send(rows: list[Row], target: str | None, again: bool, restored: Restored, tell: Tell, using: str) -> None:
     done = 0
     for queue, batch in _batches(rows, target):
-        sources = [Source(UUID(row.id), row.queue, row.singleton_key) for row in batch]
+        sources = [Source(UUID(row.id), row.queue, row.singleton_key, row.error_summary) for row in batch]
         items = [_item(row, again) for row in batch]
         answers = services.send_again(queue, items, sources, using=using)
         for source, new in zip(sources, answers, strict=True):

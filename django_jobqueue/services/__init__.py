@@ -25,7 +25,7 @@ from .finish import (
     stop,
 )
 from .finish_many import Finished, finish_many
-from .inspect.jobs import Minute, Stats, activity, aget_job, blocked_keys, get_job, list_jobs, stats
+from .inspect.jobs import Minute, Stats, activity, aget_job, blocked_keys, find_job, get_job, list_jobs, stats
 from .inspect.why import why
 from .maintain import (
     check_lanes,
@@ -92,6 +92,7 @@ __all__ = [
     "expire",
     "fail",
     "fetch",
+    "find_job",
     "finish_many",
     "forget_old_runs",
     "forget_staged",

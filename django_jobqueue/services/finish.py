@@ -21,6 +21,7 @@ from ..engine.lanes import PAUSES, Lane, Locked
 from ..engine.retry_decision import Fail, Failing, ReturnToQueue
 from ..engine.transactions import at, in_transaction, joins
 from ..engine.transitions import Answers, Become, Change, Decision, move_one
+from ..error_summary import summary_of
 from ..exceptions import ClaimLost, InvalidOption, InvalidTransition, JobNotFound
 from ..models import Job
 from ..options import YEAR, check_reason, check_seconds
@@ -83,7 +84,14 @@ def fail(
     if retry_after is not None:
         retry_after = check_seconds(retry_after, option="retry_after", minimum=0, maximum=100 * YEAR)
     dies_as = JobState.EXPIRED if reason == FailureReason.EXPIRED else JobState.FAILED
-    failing = Failing(text, check_reason(reason), for_good=for_good, retry_after=retry_after, dies_as=dies_as)
+    failing = Failing(
+        text,
+        check_reason(reason),
+        error_summary=summary_of(error),
+        for_good=for_good,
+        retry_after=retry_after,
+        dies_as=dies_as,
+    )
     target = reference(job, queue, using)
     decision = FinishOne(target, FAILABLE, JobState.RETRY, Fail({target.id: failing}))
     moved = move_one(target, decision)

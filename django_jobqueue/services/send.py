@@ -54,6 +54,7 @@ _FRESH: dict[str, Any] = {
     "progress_text": "",
     "output": None,
     "error": "",
+    "error_summary": None,
     "reason": "",
     "note": "",
     "fingerprint": "",

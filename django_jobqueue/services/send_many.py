@@ -49,11 +49,12 @@ def send_many(
 
 
 class Source(NamedTuple):
-    """The job that a new job is made from: its id, queue and key."""
+    """The job that a new job is made from: its id, queue and key, and why it failed."""
 
     id: UUID
     queue: str
     key: str
+    error_summary: str | None = None
 
 
 def send_again(
@@ -116,7 +117,7 @@ _ALWAYS = ("id", "queue_id", "policy", "singleton_key", "data", *JOB_OPTIONS)
 _IF_GIVEN = ("name", "priority", "group_key", "tags", "carried")
 _TIMED = ("start_after", "first_start_after", "throttle_slot")
 _NUMBERED = ("seq", "position")
-_SOURCE = ("source_id", "source_queue", "source_key")
+_SOURCE = ("source_id", "source_queue", "source_key", "error_summary")
 _AT_ONCE = 500
 
 _Stored = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]  # columns and rows
@@ -162,7 +163,7 @@ def _columns_and_rows(queue: Queue, jobs: list[Checked], using: str, *, births: 
     if now is not None:
         columns, stored = columns + _TIMED, _wider(stored, (_times(job, now) for job in jobs))
     if any(job.source for job in jobs):
-        columns, stored = columns + _SOURCE, _wider(stored, (job.source or (None, "", "") for job in jobs))
+        columns, stored = columns + _SOURCE, _wider(stored, (job.source or (None, "", "", None) for job in jobs))
     return columns, stored
 
 

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from ..models import Job
 from ..states import ELIGIBLE, RUNNING, UNHANDLED, FailureReason, JobState
+from ..text import HISTORY_CHARS, shortened
 from .api import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 
 STATUSES: Mapping[Any, TaskResultStatus] = MappingProxyType(
@@ -101,8 +102,8 @@ def _errors(job: Job, attempts: list[dict[str, Any]]) -> list[TaskError]:
     for entry in attempts:
         text, outcome = entry.get("error") or "", entry["outcome"]
         if text and outcome not in (FailureReason.RETURNED, UNHANDLED):
-            if entry is attempts[-1] and job.error.endswith(text):
-                text = job.error  # the history has only the end of a long error
+            if entry is attempts[-1] and text == shortened(job.error, HISTORY_CHARS):
+                text = job.error  # the history has a long error without its middle
             # Tracebacks of Django's own backends end with a newline; stored errors do not.
             errors.append(TaskError(exception_class_path=exception_path(text, outcome), traceback=f"{text.rstrip()}\n"))
     return errors

@@ -7,11 +7,14 @@ from typing import Any
 
 from django import template
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from ..admin import wording
 from ..admin.overview import may_look, overview
+from ..models import Job
 
 register = template.Library()
 
@@ -32,8 +35,8 @@ def duration(value: timedelta | float | None) -> str:
 
 
 @register.filter
-def last_line(error: str) -> str:
-    return wording.last_line(error)
+def error_line(job: Job) -> str:
+    return wording.error_line(job)
 
 
 @register.filter
@@ -51,6 +54,20 @@ def ago(value: datetime | None) -> str:
 def overview_of(request: HttpRequest) -> dict[str, Any] | None:
     """The context of the first page; ``None`` if the user may not view jobs."""
     return overview(request) if may_look(request) else None
+
+
+@register.simple_tag
+def copy_button(text: object, what: str) -> SafeString:
+    """A button that copies a text; ``what`` says what that is. Without script it is not shown."""
+    return format_html(
+        '<span class="jq-copying"><button type="button" class="jq-copy" data-jq-copy="{}" aria-label="{}">{}</button> '
+        '<span role="status" data-jq-copied="{}" data-jq-not-copied="{}"></span></span>',
+        text,
+        what,
+        _("copy"),
+        _("copied"),
+        _("cannot be copied"),
+    )
 
 
 @register.simple_tag

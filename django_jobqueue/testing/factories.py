@@ -10,6 +10,7 @@ from django.utils import timezone
 from factory.declarations import Sequence, SubFactory
 from factory.django import DjangoModelFactory
 
+from ..error_summary import summary_of_text
 from ..expressions import StatementTimestamp
 from ..models import Job, Queue
 from ..options import JOB_OPTIONS
@@ -67,6 +68,8 @@ class JobFactory(_RefreshedFactory):
     def _adjust_kwargs(cls, **kwargs: Any) -> dict[str, Any]:
         queue: Queue = kwargs["queue"]
         values = {name: getattr(queue, name) for name in JOB_OPTIONS} | kwargs
+        if "error" in values:
+            values.setdefault("error_summary", summary_of_text(values["error"]) or None)
         values = _implied(JobState(kwargs["state"]), values) | values
         if "singleton_key" not in values and queue.is_ordered:
             values["singleton_key"] = "key"
@@ -115,8 +118,9 @@ def _started(state: JobState, values: Mapping[str, Any], count: int) -> dict[str
         started["heartbeat_at"] = now
     if state in failed:
         reason = FailureReason.EXPIRED if state == JobState.EXPIRED else FailureReason.ERROR
-        entry = {"attempt": attempt, "worker": WORKER, "outcome": reason.value, "error": ERROR, "fingerprint": ""}
-        started |= {"attempt_finished_at": now, "error": ERROR, "reason": reason, "attempts": [entry]}
+        error = {"error": ERROR, "error_summary": ERROR}
+        entry = {"attempt": attempt, "worker": WORKER, "outcome": reason.value, **error, "fingerprint": ""}
+        started |= {"attempt_finished_at": now, **error, "reason": reason, "attempts": [entry]}
     return started
 
 

@@ -143,7 +143,7 @@ def test_a_secret_stays_with_its_owner_when_data_is_edited(boss, fifo_queue):  #
 
 
 def test_errors_are_shown_without_secrets(boss, fifo_queue):
-    error = "Traceback\nOperationalError: postgres://ada:hunter2@db/shop"
+    error = "OperationalError: postgres://ada:hunter2@db/shop\nand more"
     attempt = {"attempt": 1, "worker": "w", "outcome": "failed", "error": error}
     job = JobFactory(queue=fifo_queue, singleton_key="a", state=JobState.FAILED, error=error, attempts=[attempt])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_jobqueue.models import Report
+from tests.admin.pages import read
 
 pytestmark = pytest.mark.django_db
 
@@ -61,7 +62,10 @@ def test_nothing_but_its_own_style_may_happen_in_it(boss):  # F67
 
 @pytest.mark.parametrize("id", ("0", "x", "9" * 30, "²", "-1", "1%00"))
 def test_what_is_no_report_is_not_found(boss, id):
-    assert boss.get(f"{REPORTS}{id}/change/").status_code == 404
+    page = boss.get(f"{REPORTS}{id}/change/", follow=True)
+
+    assert page.redirect_chain == [(REPORTS, 302)]
+    assert "There is no report" in read(page).text
 
 
 @pytest.mark.parametrize(("permissions", "status"), ((("view_job",), 200), (("view_report",), 200), ((), 403)))

@@ -74,7 +74,7 @@ def test_asking_has_its_permission(login):
 
 def fail(queue, mark, number, **columns):
     return [
-        JobFactory(queue=queue, state=JobState.FAILED, fingerprint=mark, error=f"Traceback\n{mark}Error: x", **columns)
+        JobFactory(queue=queue, state=JobState.FAILED, fingerprint=mark, error=f"{mark}Error: x\nand more", **columns)
         for _ in range(number)
     ]
 

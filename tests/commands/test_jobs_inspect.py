@@ -61,13 +61,14 @@ def test_the_list_for_people_has_aligned_columns(queue):
 
     head, line = jobs("list").out.rstrip("\n").split("\n")
 
-    assert line.startswith(str(job.pk))
+    assert line.startswith(f"#{job.seq}")
+    assert head.index("id") == line.index(str(job.pk))
     assert head.index("handler") == line.index("shop.mail")
     assert head.index("priority") + len("priority") == line.index(" 7 ") + 2
 
 
 def test_an_error_cannot_speak_to_the_terminal(queue):
-    JobFactory(queue=queue, state=JobState.FAILED, error="Traceback\nValueError: \x1b[31mred\r\n")
+    JobFactory(queue=queue, state=JobState.FAILED, error="\nValueError: \x1b[31mred\r\nand more")
 
     said = jobs("list", "--state", "failed").out
 
@@ -134,7 +135,7 @@ def test_why_answers_in_one_sentence(queue):
 
     assert said.out == "No worker is running, and none was running recently: start one with manage.py runjobs.\n"
     assert jobs("why", job.pk, "--json").json == {
-        "id": str(job.pk), "queue": queue.name, "state": "created", "why": said.out.strip()
+        "number": job.seq, "id": str(job.pk), "queue": queue.name, "state": "created", "why": said.out.strip()
     }  # fmt: skip
 
 
@@ -170,7 +171,7 @@ def test_a_job_that_is_not_there_has_its_own_exit_code(db, verb):
 
 
 def test_blocked_keys_are_listed_with_what_waits_behind_them(fifo_queue):
-    old = JobFactory(queue=fifo_queue, state=JobState.FAILED, singleton_key="ada", error="Traceback\nKeyError: 'x'")
+    old = JobFactory(queue=fifo_queue, state=JobState.FAILED, singleton_key="ada", error="KeyError: 'x'\nand more")
     rewrite(old, finalized_at=ago(hours=1))
     JobFactory(queue=fifo_queue, state=JobState.EXPIRED, singleton_key="ben")
     behind = [JobFactory(queue=fifo_queue, singleton_key="ada", hold=Hold.LANE) for _ in range(2)]
@@ -288,3 +289,39 @@ def test_no_schedules_are_no_error(db):
 def _same_handlers():
     with handlers.registry.restored():
         yield
+
+
+# ---------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_every_argument_that_is_a_job_may_be_its_number(fifo_queue):
+    job = JobFactory(queue=fifo_queue, singleton_key="ada", state=JobState.FAILED)
+
+    for number in (str(job.seq), f"#{job.seq}"):
+        for command in ("show", "why"):
+            assert jobs(command, number, "--json").json["id"] == str(job.pk)
+        for args in (("retry",), ("skip", "--reason", "x"), ("delete",)):
+            assert jobs(*args, number, "--dry-run", "--json").json["moved"] == [str(job.pk)]
+    assert jobs("retry", job.seq).out == "Retried 1 job.\n"
+    assert jobs("cancel", job.seq).out == "Cancelled 1 job.\n"
+
+
+def test_numbers_of_jobs_are_printed(fifo_queue):
+    job = JobFactory(queue=fifo_queue, singleton_key="ada", state=JobState.FAILED)
+
+    assert f"  #{job.seq}  " in jobs("blocked").out
+    assert f"#{job.seq}" in jobs("show", job.pk).out.split()
+    assert jobs("retry", job.pk, "--dry-run").out == f"Would retry 1 job (1 failed).\n  #{job.seq} {job.pk}\n"
+    assert [each["number"] for each in jobs("list", "--json").json["jobs"]] == [job.seq]
+    assert [each["number"] for each in jobs("blocked", "--json").json["blocked"]] == [job.seq]
+
+
+@pytest.mark.parametrize("command", ("show", "why", "retry", "cancel", "delete"))
+def test_what_is_not_found_is_named(queue, command):
+    unknown = jobs(command, 99_999_999, "--json")
+    nonsense = jobs(command, "nonsense")
+
+    assert (unknown.code, unknown.json["error"]["code"]) == (3, "job_not_found")
+    assert unknown.json["error"]["message"] == "No job has the number 99999999."
+    assert "expected the number or the id of a job, such as 154, got 'nonsense'" in nonsense.error
+    assert "expected the id of an operation, got '154'" in jobs("resume_operation", "154").error

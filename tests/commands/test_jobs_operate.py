@@ -50,7 +50,8 @@ def test_data_is_read_from_the_standard_input(queue, monkeypatch):
     said = jobs("send", queue.name, "-")
 
     assert Job.objects.get().data == ["from", "a pipe"]
-    assert said.out == f"Sent {Job.objects.get().pk} to work.\n"
+    job = Job.objects.get()
+    assert said.out == f"Sent #{job.seq} to work: {job.pk}.\n"
 
 
 def test_a_job_without_data_has_none(queue):
@@ -129,7 +130,7 @@ def test_what_cannot_be_retried_is_refused_with_the_reason(queue):
     assert said.code == 1
     assert said.json["moved"] == [str(dead.pk)]
     assert said.json["refused"] == {str(active.pk): "it is active", str(gone): "there is no such job"}
-    assert f"Refused {active.pk}: it is active." in jobs("retry", active.pk).out
+    assert f"Refused #{active.seq} {active.pk}: it is active." in jobs("retry", active.pk).out
 
 
 def test_a_dead_job_is_skipped_with_a_reason(fifo_queue):  # R005

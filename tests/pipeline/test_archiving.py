@@ -147,11 +147,13 @@ def test_nothing_to_do_leaves_no_trace(spark, lake):
 def test_columns_can_be_left_out(spark, lake):
     finished(data={"card": "4111"})
 
-    archive(spark, lake, without=["data", "output"])
+    JobFactory(queue=QueueFactory(), state=JobState.FAILED, error="ShopError: card 4111")
 
-    (row,) = in_lake(spark, lake, "data", "output", "without", "error", "seq")
-    assert (row.data, row.output, row.error) == (None, None, "")
-    assert row.without == ["data", "output"]
+    archive(spark, lake, without=["data", "output", "error", "attempts"])
+
+    for row in in_lake(spark, lake, "data", "output", "without", "error", "error_summary", "note", "seq"):
+        assert (row.data, row.output, row.error, row.error_summary, row.note) == (None, None, None, None, "")
+        assert row.without == ["data", "output", "error", "attempts"]
     written = b"".join(path.read_bytes() for path in Path(lake).rglob("*.parquet"))
     assert b"4111" not in written
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -76,12 +77,52 @@ def test_jobs_are_chosen_by_all_that_is_given(archived, restore):
         return int(restore(dry_run=True, **choice).found)
 
     assert number(ids=[archived[1].pk]) == 1
+    assert number(ids=[archived[1].seq, f"#{archived[2].seq}", str(archived[1].pk)]) == 2
     assert number(queue="orders", key="anna", name="pack", state=["completed"]) == 3
     assert number(queue="orders", state=["failed"]) == 0
     assert number(finalized_after=now - timedelta(hours=1), finalized_before=now + timedelta(hours=1)) == 3
     assert number(finalized_after=now + timedelta(hours=1)) == 0
     assert number(queue="orders", limit=2) == 2
     assert not Job.objects.exists()
+
+
+def test_a_number_that_several_jobs_of_the_lake_have_is_refused(archived, restore, spark, lake):
+    from django_jobqueue.pipeline import archive_jobs
+
+    JobFactory(queue=QueueFactory(), state=JobState.COMPLETED, seq=archived[0].seq)
+    archive_jobs(spark=spark, lake=lake, older_than=0)
+
+    with pytest.raises(InvalidOption, match=f"2 jobs of the lake have the number {archived[0].seq}"):
+        restore(ids=[archived[0].seq])
+
+
+def test_they_keep_why_their_origin_failed(spark, lake, restore):
+    from django_jobqueue.pipeline import archive_jobs
+
+    queue = QueueFactory(name="mails")
+    JobFactory(queue=queue, state=JobState.FAILED, error="ShopError: no card\nand more")
+    JobFactory(queue=queue, state=JobState.COMPLETED)
+    archive_jobs(spark=spark, lake=lake, older_than=0)
+
+    restore(queue="mails")
+
+    assert [(job.error, job.error_summary) for job in Job.objects.order_by("seq")] == [
+        ("", "ShopError: no card"), ("", None),
+    ]  # fmt: skip
+
+    _as_written_before(lake)
+    done = restore(queue="mails", again=True)
+
+    assert {job.error_summary for job in Job.objects.filter(pk__in=done.sent.values())} == {None}
+
+
+def _as_written_before(lake):
+    """As if the release that wrote the archive had no summaries."""
+    from pyarrow import parquet
+
+    for file in Path(lake).rglob("*.parquet"):
+        parquet.write_table(parquet.ParquetFile(file).read().drop_columns(["error_summary"]), file)
+        file.with_name(f".{file.name}.crc").unlink()
 
 
 def test_they_may_go_to_another_queue(archived, restore):
@@ -99,6 +140,8 @@ def test_what_cannot_be_is_said_before_anything_is_sent(archived, restore):
         restore()
     with pytest.raises(JobNotFound):
         restore(ids=[archived[0].pk, uuid4()])
+    with pytest.raises(JobNotFound, match="No job has the number 99999999"):
+        restore(ids=[archived[0].pk, 99_999_999])
     with pytest.raises(QueueNotFound):
         restore(queue="orders", to="nope")
     services.delete_queue("orders")

@@ -59,6 +59,7 @@ def test_a_job_that_failed_for_good_is_copied(queue, dead_queue):  # R094 R095 R
     assert (copy.state, copy.attempt, copy.retry_count) == (JobState.CREATED, 0, 0)
     assert (copy.data, copy.name, copy.priority, copy.tags, copy.group_key) == ({"n": 1}, "mail", 5, ["x"], "g")
     assert (copy.source_id, copy.source_queue) == (job.pk, queue.name)
+    assert (copy.error, copy.error_summary) == ("", "boom")
     assert reread(job).state == JobState.FAILED
     assert services.fetch(dead_queue.name) == [copy]
 

@@ -216,6 +216,76 @@ def test_every_failed_attempt_is_in_the_history(queue):  # R158
     assert seen == [(1, "ann", "first"), (2, "bob", "second")]
 
 
+def raised_error():
+    try:
+        raise ValueError("no such card\nDETAIL: 4111")
+    except ValueError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "summary"),
+    (
+        (raised_error(), "ValueError: no such card"),
+        (
+            ExceptionGroup("all", [ValueError("a\nb"), KeyError("c")]),
+            "ExceptionGroup: all [ValueError: a; KeyError: 'c']",
+        ),
+        ("\nthe printer is on fire\nagain", "the printer is on fire"),
+    ),
+)
+def test_a_failure_is_stored_with_its_reason_in_one_line(queue, error, summary):
+    job = claimed(queue)
+
+    services.fail(job, error)
+
+    stored = now(job)
+    assert stored.error_summary == summary
+    assert [entry["error_summary"] for entry in stored.attempts] == [summary]
+
+
+def test_the_summary_lives_as_long_as_the_error(queue):
+    job = claimed(queue, retry_limit=0)
+    services.fail(job, "first")
+    services.retry([job.pk])
+    waiting = now(job)
+    (again,) = services.fetch(queue.name)
+    services.give_back(again, "")
+    returned = now(job)
+    (last,) = services.fetch(queue.name)
+    services.fail(last, "second", for_good=True)
+    services.retry([job.pk])
+    (done,) = services.fetch(queue.name)
+    services.complete(done)
+
+    assert (waiting.error, waiting.error_summary) == ("first", "first")
+    assert (returned.error, returned.error_summary) == ("", None)
+    assert (now(job).error, now(job).error_summary) == ("", None)
+    assert [entry["error_summary"] for entry in now(job).attempts] == ["first", None, "second"]
+
+
+def test_the_history_keeps_both_ends_of_a_long_error(queue):
+    job = claimed(queue)
+
+    services.fail(job, f"head\n{'x' * 6_000}\ntail")
+
+    (entry,) = now(job).attempts
+    assert len(now(job).error) == 6_010
+    assert len(entry["error"]) in range(3_990, 4_001)
+    assert entry["error"].startswith("head\nx")
+    assert entry["error"].endswith("x\ntail")
+    assert "characters left out" in entry["error"]
+
+
+def test_failures_that_differ_in_the_values_of_a_row_are_the_same_failure(queue):
+    first, second = claimed(queue), claimed(queue)
+
+    services.fail(first, 'duplicate key violates "orders_email"\nDETAIL: (email)=(ada@example.com)')
+    services.fail(second, 'duplicate key violates "orders_email"\nDETAIL: (email)=(bob@example.com)')
+
+    assert now(first).fingerprint == now(second).fingerprint != ""
+
+
 def test_whoever_knows_the_id_may_finish(queue):  # R255 B27
     first, second = claimed(queue, worker="ann"), claimed(queue, worker="ann")
 

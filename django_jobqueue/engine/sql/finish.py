@@ -11,7 +11,7 @@ from .session import DURABLE
 def _completing(output: str) -> str:
     return f"""state = '{JobState.COMPLETED}', hold = NULL, output = {output}::jsonb, finalized_at = {NOW},
     delete_at = CASE WHEN j.delete_after_seconds > 0 THEN {NOW} + j.delete_after_seconds * interval '1 second' END,
-    lease_until = NULL, crashes = 0, error = '', reason = '', fingerprint = ''"""
+    lease_until = NULL, crashes = 0, error = '', error_summary = NULL, reason = '', fingerprint = ''"""
 
 
 _TYPES = {"tid": "tid", "id": "uuid", "attempt": "int", "number": "bigint", "output": "text", "key": "text"}

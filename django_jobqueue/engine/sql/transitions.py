@@ -11,8 +11,8 @@ from .session import DURABLE
 # The columns of a change and their types: one array for each.
 CHANGE = {
     "id": "uuid", "queue": "text", "state": "text", "delay": "float8", "charge": "int", "more_retries": "int",
-    "behind": "bool", "crashes": "int", "error": "text", "reason": "text", "note": "text", "data": "text",
-    "fingerprint": "text", "outcome": "text",
+    "behind": "bool", "crashes": "int", "error": "text", "error_summary": "text", "shortened": "text",
+    "reason": "text", "note": "text", "data": "text", "fingerprint": "text", "outcome": "text",
 }  # fmt: skip
 _CHANGES = ", ".join(f"%({name})s::{type}[]" for name, type in CHANGE.items())
 
@@ -45,6 +45,7 @@ SET state = u.state,
     position = COALESCE(u.position, j.position),
     crashes = COALESCE(u.crashes, j.crashes),
     error = COALESCE(u.error, j.error),
+    error_summary = CASE WHEN u.error IS NULL THEN j.error_summary ELSE u.error_summary END,
     reason = COALESCE(u.reason, j.reason),
     note = COALESCE(u.note, j.note),
     data = COALESCE(u.data::jsonb, j.data),
@@ -52,22 +53,23 @@ SET state = u.state,
     attempts = CASE WHEN u.outcome IS NULL THEN j.attempts ELSE
         (CASE WHEN jsonb_array_length(j.attempts) >= 50 THEN j.attempts - 0 ELSE j.attempts END)
         || jsonb_build_object('attempt', j.attempt, 'worker', j.assignee, 'started', j.assigned_at, 'ended', {NOW},
-            'outcome', u.outcome, 'error', right(u.error, 4000), 'fingerprint', COALESCE(u.fingerprint, '')) END
+            'outcome', u.outcome, 'error', COALESCE(u.shortened, u.error), 'error_summary', u.error_summary,
+            'fingerprint', COALESCE(u.fingerprint, '')) END
 FROM u WHERE j.id = u.id AND j.queue_id = u.queue
 RETURNING j.id, j.start_after, {DURABLE}
 """
 
-# A copy of a job for the dead-letter queue, if that queue exists: with the job's own retry and retention options, and
-# with its key only if that queue is ordered.
+# A copy of a job for the dead-letter queue, if that queue exists: with the job's own retry and retention options, with
+# the reason why the job failed, and with its key only if that queue is ordered.
 DEAD_LETTER = f"""
 INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, group_key, tags, data, retry_limit, retry_delay,
     retry_backoff, retry_delay_max, expire_in_seconds, heartbeat_seconds, retention_seconds, delete_after_seconds,
-    delete_failed_after_seconds, singleton_key, source_id, source_queue, source_key, carried)
+    delete_failed_after_seconds, singleton_key, source_id, source_queue, source_key, carried, error_summary)
 SELECT u.copy, d.name, d.policy, j.name, j.priority, j.group_key, j.tags, j.data, j.retry_limit, j.retry_delay,
     j.retry_backoff, j.retry_delay_max, j.expire_in_seconds, j.heartbeat_seconds, j.retention_seconds,
     j.delete_after_seconds, j.delete_failed_after_seconds,
     CASE WHEN d.policy = '{ORDERED}' THEN COALESCE(NULLIF(j.singleton_key, ''), j.queue_id) ELSE '' END,
-    j.id, j.queue_id, j.singleton_key, j.carried
+    j.id, j.queue_id, j.singleton_key, j.carried, j.error_summary
 FROM unnest(%(ids)s::uuid[], %(copies)s::uuid[]) u(id, copy)
 JOIN jobqueue_job j ON j.id = u.id
 JOIN jobqueue_queue q ON q.name = j.queue_id

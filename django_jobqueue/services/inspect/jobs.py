@@ -12,10 +12,11 @@ from django.db.models import Avg, Count, F, Min, Q, Sum
 from django.db.models.functions import TruncMinute
 
 from ...engine.databases import database, named
+from ...engine.numbers import TooManyJobs, id_with_number
 from ...engine.queues import check_exists
-from ...exceptions import JobNotFound, NotOrdered
+from ...exceptions import InvalidOption, JobNotFound, NotOrdered
 from ...expressions import StatementTimestamp
-from ...identifiers import as_uuid
+from ...identifiers import as_number, as_uuid
 from ...models import BlockedKey, Job
 from ...options import LARGEST, check_int, check_state
 from ...states import DEAD, ELIGIBLE, FINAL, RETRYING, JobState
@@ -97,6 +98,30 @@ def get_job(id: UUID | str, *, queue: str | None = None, using: str | None = Non
 
 
 aget_job = sync_to_async(get_job)
+
+
+def find_job(id: UUID | str | int, *, using: str | None = None) -> Job:
+    """The job with an id or a number as people write it: ``154``, ``"154"``, ``"#154"`` or the text of the id.
+
+    The number is the job's ``seq``, which all pages, commands and logs show. Raises ``JobNotFound``, and
+    ``InvalidOption`` for anything else.
+    """
+    return get_job(find_job_id(id, using=using), using=using)
+
+
+def find_job_id(id: UUID | str | int, *, using: str | None = None) -> UUID:
+    """The id of the job with a number; an id is returned as it is, also if no job has it."""
+    number = as_number(id)
+    if number is None:
+        return as_uuid(id)
+    try:
+        job_id = id_with_number(number, database(using))
+    except TooManyJobs:
+        hint = "There are too many jobs to look at each. Give the id of the job instead."
+        raise InvalidOption("id", f"the job with the number {number} was not found in time", hint=hint) from None
+    if job_id is None:
+        raise JobNotFound(number=number)
+    return job_id
 
 
 def list_jobs(

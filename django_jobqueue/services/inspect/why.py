@@ -57,9 +57,9 @@ def _why_running(job: Job) -> str:
 
 def _why_ended(job: Job) -> str:
     text = f"It has ended: {job.get_state_display()} at {_time(job.finalized_at)}."
-    if job.error and job.state != JobState.COMPLETED:
-        last = redacted_text(job.error).strip().splitlines()[-1][:200]
-        text += f" {last}" if last.endswith((".", "!", "?")) else f" {last}."
+    if job.error_summary and job.state != JobState.COMPLETED:
+        error = redacted_text(job.error_summary)
+        text += f" {error}" if error.endswith((".", "!", "?", "…")) else f" {error}."
     if job.state in DEAD and job.policy == ORDERED:
         text += f" It blocks the key {job.singleton_key!r} until an operator retries or skips it."
     return text
@@ -106,7 +106,7 @@ def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
     other = lane.in_state(*blocking).order_by("seq").first()
     key = f"The key {job.singleton_key!r}" if job.singleton_key else f"The queue {queue.name!r}"
     if other is not None:
-        return f"{key} is blocked by job {other.pk}. {_what_it_does(other)}"
+        return f"{key} is blocked by job #{other.seq}. {_what_it_does(other)}"
     if queue.is_ordered and job.state == JobState.CREATED:
         first = lane.in_state(JobState.CREATED).filter(seq__lt=job.seq)
         if queue.delayed_head == "pass":
@@ -114,7 +114,7 @@ def _ahead_in_lane(job: Job, queue: Queue, using: str) -> str | None:
         earlier = first.order_by("seq").first()
         if earlier is not None:
             number = _jobs(first.count()).replace(" job", " earlier job")
-            return f"{key} has {number}; the next is job {earlier.pk}."
+            return f"{key} has {number}; the next is job #{earlier.seq}."
     return None
 
 
@@ -128,22 +128,21 @@ def _ahead_in_group(job: Job, using: str) -> str:
     if other is None or other.pk == job.pk:
         return ""
     does = "That job is waiting too." if other.state == JobState.CREATED else _what_it_does(other)
-    return f" But grouped reads take job {other.pk} of the group {job.group_key!r} first. {does}"
+    return f" But grouped reads take job #{other.seq} of the group {job.group_key!r} first. {does}"
 
 
 def _what_it_does(other: Job) -> str:
     if other.state in DEAD:
-        return f"That job failed for good at {_time(other.finalized_at)} ({_last_line(other)}): retry it or skip it."
+        return f"That job failed for good at {_time(other.finalized_at)} ({_error(other)}): retry it or skip it."
     if other.state in RUNNING:
         return f"That job has been running since {_time(other.assigned_at)}."
     if _waits_for_handler(other):
-        return f"That job waits for a worker that has its handler: {_last_line(other)}."
+        return f"That job waits for a worker that has its handler: {_error(other)}."
     return f"That job waits for its next attempt, which is due at {_time(other.start_after)}."
 
 
-def _last_line(job: Job) -> str:
-    lines = redacted_text(job.error).strip().splitlines()
-    return lines[-1][:200] if lines else "no error text"
+def _error(job: Job) -> str:
+    return redacted_text(job.error_summary or "").removesuffix(".") or "no error text"
 
 
 def _live_workers(job: Job, using: str) -> QuerySet[Worker]:

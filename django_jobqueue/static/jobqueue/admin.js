@@ -1,4 +1,5 @@
 // Runs a large operation while its page is open, in requests of about a second.
+// Copies ids and numbers.
 // Refreshes the overview: asks for the pulse every few seconds, and for the whole page only when the pulse has changed.
 "use strict";
 {
@@ -57,6 +58,38 @@
         }
         window.location.reload();
     };
+    const copied = text => {
+        const area = document.createElement("textarea");  // pages without HTTPS have no navigator.clipboard
+        area.value = text;
+        area.className = "visually-hidden";
+        document.body.append(area);
+        area.select();
+        const done = document.execCommand("copy");
+        area.remove();
+        return done;
+    };
+    const copy = async button => {
+        const status = button.parentElement.querySelector("[role=status]");
+        const text = button.dataset.jqCopy;
+        let done = false;
+        try {
+            if (navigator.clipboard) {
+                await navigator.clipboard.writeText(text);
+                done = true;
+            }
+        } catch {
+            // The user may have forbidden it.
+        }
+        done = done || copied(text);
+        button.focus();
+        status.textContent = done ? status.dataset.jqCopied : status.dataset.jqNotCopied;
+        setTimeout(() => { status.textContent = ""; }, 3000);
+    };
+    document.documentElement.classList.add("jq-script");
+    document.addEventListener("click", event => {
+        const button = event.target.closest("[data-jq-copy]");
+        if (button) copy(button);
+    });
     document.addEventListener("DOMContentLoaded", () => {
         const section = document.querySelector("[data-jq-operation][data-jq-running]");
         if (section) runToEnd(section);
