@@ -156,6 +156,14 @@ class LiesAt(Func):
     output_field = models.BooleanField()
 
 
+class Unnest(Func):
+    """The elements of an array of ids, each as a row."""
+
+    function = "unnest"
+    set_returning = True
+    output_field = models.UUIDField()
+
+
 class Seconds(Func):
     """A column of seconds as an interval."""
 
