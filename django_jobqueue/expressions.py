@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import models
 from django.db.models import Expression, Func
+from django.db.models.functions import Cast
 
 from .postgresql import ListField
 
@@ -162,6 +163,17 @@ class Unnest(Func):
     function = "unnest"
     set_returning = True
     output_field = models.UUIDField()
+
+
+class WithoutKeys(Func):
+    """A JSON object without some of its keys."""
+
+    template = "(%(expressions)s)"
+    arg_joiner = " - "
+    output_field = models.JSONField()
+
+    def __init__(self, column: str, *keys: str) -> None:
+        super().__init__(column, *(Cast(models.Value(key), models.TextField()) for key in keys))
 
 
 class Seconds(Func):

@@ -11,6 +11,7 @@ from uuid import UUID
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db import models
 from django.db.models import (
+    BooleanField,
     Case,
     Count,
     DurationField,
@@ -27,7 +28,7 @@ from django.db.models.functions import Coalesce
 from django.db.models.sql.datastructures import BaseTable
 
 from .claims import Claim
-from .expressions import LiesAt, StatementTimestamp, Tid, Unnest, quoted
+from .expressions import LiesAt, StatementTimestamp, Tid, Unnest, WithoutKeys, quoted
 from .policies import ORDERED
 from .selection import Range, Selection
 from .states import BLOCKING, DEAD, ELIGIBLE, FINAL, RUNNING, Hold, JobState
@@ -53,6 +54,14 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
 
 class OperationQuerySet(models.QuerySet["Operation"]):
+    def for_lists(self) -> Self:
+        """Without the ids, refusals and data, which can be large: ``filters`` and ``facts`` have the rest."""
+        return self.defer("selection", "details", "cursor", "snapshot").annotate(
+            is_named=ExpressionWrapper(Q(selection__has_key="ids"), output_field=BooleanField()),
+            filters=WithoutKeys("selection", "ids"),
+            facts=WithoutKeys("details", "refused", "data", "changed"),
+        )
+
     def of_job(self, job: UUID) -> Self:
         """The operations that changed this job."""
         from .models import OperationBatch

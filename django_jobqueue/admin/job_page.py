@@ -9,7 +9,7 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import label_for_field
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
@@ -20,11 +20,13 @@ from ..displayed import data_to_edit, edited_data, shown_attempts, shown_data, s
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
 from ..models import Job
 from ..redaction import HiddenValueMoved, redacted_text
+from ..selection import Selection
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lanes import neighbours
 from ..states import RETRIABLE
-from .acting import ACTIONS, ActingAdmin, ReasonForm
+from .acting import ACTIONS, ActingAdmin, JobAction, ReasonForm
 from .base import may_edit_data, may_see_data
+from .confirmations import Confirmation, NotConfirmable
 from .json_tree import json_tree
 from .timeline import drawn, parsed, spans_of
 from .wording import duration, last_line, ran_for
@@ -117,27 +119,39 @@ class JobPage(ActingAdmin):
             raise Http404
         if not self.has_view_permission(request) or not request.user.has_perm(act.permission):
             raise PermissionDenied
-        snapshot = services.current_snapshot()  # before the job on the page is read
+        if request.method == "POST":
+            return self._acted(request, id, act)
+        asked = Confirmation.of(verb, Selection(ids=(id,)), using=job_database())  # before the job is read
         job = self.job_or_none(request, id)
         if job is None:
             return self._gone(request, str(id))
-        form = ReasonForm(request.POST if request.method == "POST" else None, needed=act.needs_reason)
-        if request.method == "POST" and form.is_valid():
-            moved = self.act_on_one(request, job, act, form.cleaned_data["reason"])
-            gone = moved and verb == "delete"
-            return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", job.pk))
         line = {"job": job, "error": last_line(job.error), "taken": job.state in act.takes}
         context = {
             **self._context(request, job),
             "title": act.label,
             "act": act,
-            "form": form,
+            "form": ReasonForm(needed=act.needs_reason),
             "lines": [line],
             "number": int(job.state in act.takes),
-            "snapshot": snapshot,
+            "token": asked.token(),
             "back": self.url("job_change", job.pk),
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
+
+    def _acted(self, request: HttpRequest, id: UUID, act: JobAction) -> HttpResponse:
+        try:
+            asked = Confirmation.read(request.POST.get("token", ""))
+        except NotConfirmable as error:
+            self.message_user(request, _("Nothing was changed: %s") % error, messages.ERROR)
+            return HttpResponseRedirect(request.path)
+        if (asked.verb, asked.selection.ids) != (act.verb, (id,)):
+            raise SuspiciousOperation("This was made for another page.")
+        reason = self.reason_given(request, needed=act.needs_reason)
+        if reason is None:
+            return HttpResponseRedirect(request.path)
+        moved = self.act_on_one(request, asked, act, reason)
+        gone = moved and act.verb == "delete"
+        return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", id))
 
     def edit_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
         """Retry a job that failed for good with other data; the change is recorded."""

@@ -384,6 +384,24 @@ def _came_later(operation: Operation, selection: Selection, using: str) -> dict[
     return {"came_later": counted.number, **among}
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A snapshot of the database, and its time."""
+
+    snapshot: str
+    at: datetime
+
+
+def shown_now(*, using: str) -> Shown:
+    """The current snapshot and the database's time, to be taken before jobs are read that a page shows."""
+    return Shown(*rows(using, sql.session.SHOWN)[0])
+
+
+def confirmed(confirmation: UUID, *, using: str) -> Operation | None:
+    """The operation that was begun with this confirmation, if any."""
+    return Operation.objects.using(using).filter(confirmation=confirmation).first()
+
+
 def current_snapshot(*, using: str | None = None) -> str:
     """Return the database's current snapshot as text: take it before you show jobs, and pass it to the verb.
 

@@ -139,7 +139,7 @@ def switch_schedule(
     with transaction.atomic(using=using):
         changed = Schedule.objects.using(using).filter(pk=schedule.pk, enabled=not enabled).update(enabled=enabled)
         if changed:
-            record_schedule(schedule.pk, {"enabled": not enabled}, {"enabled": enabled}, note, using)
+            _record(schedule.pk, {"enabled": not enabled}, {"enabled": enabled}, note, using)
     return bool(changed)
 
 
@@ -155,10 +155,18 @@ def delete_schedule(name: str, *, operator: str = "", reason: str = "", using: s
         keep_record("delete_schedule", note, using, schedule=schedule.name)
 
 
-def record_schedule(
-    name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any], note: Note, using: str
-) -> None:
+def record_edit(before: Schedule | None, after: Schedule, *, operator: str, reason: str, using: str) -> None:
     """Record that an operator created a schedule, without ``before``, or which of its fields the operator changed."""
+    columns = [
+        field.attname
+        for field in after._meta.concrete_fields
+        if field.name in {*REQUIRED_OF_SCHEDULES, *schedule_defaults()}
+    ]
+    was, now = ({name: getattr(row, name) for name in columns} if row else None for row in (before, after))
+    _record(after.name, was, now or {}, noted(operator, reason), using)
+
+
+def _record(name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any], note: Note, using: str) -> None:
     changed = changes(before or {}, after)
     if before is None or changed:
         verb = "create_schedule" if before is None else "update_schedule"
@@ -236,7 +244,7 @@ def _put(name: str, given: Mapping[str, Any], options: Mapping[str, Any], note: 
             for column, value in {**changed, "updated_at": StatementTimestamp()}.items():
                 setattr(schedule, column, value)
             schedule.save(using=using, update_fields=[*changed, "updated_at"])
-        record_schedule(name, before, columns, note, using)
+        _record(name, before, columns, note, using)
     return manager.get(pk=name)
 
 

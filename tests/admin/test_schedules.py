@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from django_jobqueue import services
 from django_jobqueue.admin.schedules import slots_of
-from django_jobqueue.models import Job, Schedule
+from django_jobqueue.models import Job, Operation, Schedule
 from tests.admin.pages import read
 
 pytestmark = pytest.mark.django_db
@@ -125,6 +125,9 @@ def test_it_is_changed(boss, schedule):
     changed = Schedule.objects.get()
     assert changed.cron == "0 4 * * *"
     assert changed.next_at is not None
+    operation = Operation.objects.get()
+    assert (operation.verb, operation.operator, operation.schedule) == ("update_schedule", "boss", "nightly")
+    assert operation.details["changed"] == {"cron": {"before": "30 2 * * *", "after": "0 4 * * *"}}
 
 
 def test_sensitive_values_are_hidden_and_kept(boss, queue):
@@ -178,6 +181,8 @@ def test_a_schedule_is_deleted_from_its_page_unless_settings_declare_it(boss, lo
     assert boss.post(delete, {"post": "yes"}).status_code == 403
     Schedule.objects.update(from_code=False)
 
-    boss.post(delete, {"post": "yes"})
+    assert "give a reason" in read(boss.post(delete, {"post": "yes"}, follow=True)).text
+    assert Schedule.objects.exists()
+    boss.post(delete, {"post": "yes", "reason": "not used"})
 
     assert not Schedule.objects.exists()
