@@ -166,12 +166,14 @@ class ActingAdmin(JobQueueAdmin):
 
     def confirm_view(self, request: HttpRequest, token: str) -> HttpResponse:
         """Show what will happen; once that is confirmed, begin the operation."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
         try:
             asked = Confirmation.read(token)
             act = ACTIONS[asked.verb]
         except (NotConfirmable, KeyError) as error:
             return self._nothing_done(request, error)
-        if not self.has_view_permission(request) or not request.user.has_perm(act.permission):
+        if not request.user.has_perm(act.permission):
             raise PermissionDenied
         operation = confirmed(asked.id, using=job_database())
         if request.method == "POST":

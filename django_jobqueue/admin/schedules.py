@@ -157,7 +157,8 @@ class ScheduleAdmin(JobQueueAdmin):
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
         """Django's page, which asks for the reason too."""
-        if request.method == "POST" and self.reason_given(request, needed=True) is None:
+        may = self.has_delete_permission(request, self.get_object(request, unquote(object_id)))
+        if may and request.method == "POST" and self.reason_given(request, needed=True) is None:
             return HttpResponseRedirect(request.path)
         return super().delete_view(request, object_id, extra_context)
 

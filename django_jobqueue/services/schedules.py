@@ -151,8 +151,8 @@ def delete_schedule(name: str, *, operator: str = "", reason: str = "", using: s
     using, note = database(using), noted(operator, reason)
     schedule = _get(name, using)
     with transaction.atomic(using=using):
-        schedule.delete(using=using)
         keep_record("delete_schedule", note, using, schedule=schedule.name)
+        schedule.delete(using=using)
 
 
 def record_edit(before: Schedule | None, after: Schedule, *, operator: str, reason: str, using: str) -> None:

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django_jobqueue import services
 from django_jobqueue.admin.schedules import slots_of
 from django_jobqueue.models import Job, Operation, Schedule
-from tests.admin.pages import read
+from tests.admin.pages import hidden, read
 
 pytestmark = pytest.mark.django_db
 
@@ -43,12 +43,18 @@ def test_the_next_five_runs_have_offsets_and_a_note_where_clocks_change(schedule
     assert [slot["changed"] for slot in found] == [False, False, True, False, False]
 
 
-def test_it_is_run_now(boss, schedule):
-    page = boss.post(page_of(schedule, "run"), follow=True)
+def test_it_is_run_now_once_per_page_and_that_is_recorded(boss, schedule):
+    given = {**hidden(boss.get(page_of(schedule))), "reason": "the report is missing"}
+    boss.post(page_of(schedule, "run"), given)
+    page = boss.post(page_of(schedule, "run"), given, follow=True)  # a double click
 
     (job,) = Job.objects.all()
     assert f"#{job.seq}" in read(page).text
     assert "by hand" in read(page).text
+    operation = Operation.objects.get()
+    assert (operation.verb, operation.schedule, operation.moved) == ("run_schedule", "nightly", 1)
+    for query in (f"schedule={schedule.pk}", f"job={job.pk}"):
+        assert "boss the report is missing" in read(boss.get(f"/admin/jobqueue/operation/?{query}")).text
 
 
 def test_a_run_that_sends_nothing_says_so(boss, exclusive_queue):
@@ -63,11 +69,18 @@ def test_a_run_that_sends_nothing_says_so(boss, exclusive_queue):
 
 def test_it_is_turned_off_and_on(boss, schedule):
     boss.post(page_of(schedule, "switch"), {"enabled": "0"})
+    assert Schedule.objects.get().enabled, "that needs a reason"
+    boss.post(page_of(schedule, "switch"), {"enabled": "0", "reason": "holidays"})
     assert not Schedule.objects.get().enabled
     boss.post(page_of(schedule, "switch"), {"enabled": "1"})
     assert Schedule.objects.get().enabled
-    boss.post(SCHEDULES, {"action": "turn_off", "_selected_action": [schedule.pk], "index": 0})
+    turn_off = {"action": "turn_off", "_selected_action": [schedule.pk], "index": 0}
+    boss.post(SCHEDULES, turn_off)
+    assert Schedule.objects.get().enabled, "that needs a reason"
+    boss.post(SCHEDULES, {**turn_off, "reason": "holidays"})
     assert not Schedule.objects.get().enabled
+    changes = [operation.details["changed"]["enabled"]["after"] for operation in Operation.objects.order_by("pk")]
+    assert changes == [False, True, False]
 
 
 def form(client, address, **changes):
@@ -170,7 +183,7 @@ def test_each_act_has_its_permission_and_data_is_hidden(login, schedule):
 
 def test_a_schedule_that_is_gone_is_not_found(boss):
     for what in ("run", "switch"):
-        assert boss.post(reverse(f"admin:jobqueue_schedule_{what}", args=["gone"])).status_code == 404
+        assert boss.post(reverse(f"admin:jobqueue_schedule_{what}", args=["gone"]), {"reason": "x"}).status_code == 404
 
 
 def test_a_schedule_is_deleted_from_its_page_unless_settings_declare_it(boss, login, schedule):

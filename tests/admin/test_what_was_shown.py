@@ -184,11 +184,10 @@ def test_a_page_is_confirmed_once(boss, queue):
     finish(boss, first)
     fail(*services.fetch(queue.name, 2))
     second = confirm(boss, shown, reason="again")
-    again = boss.get(shown.request["PATH_INFO"])
 
     assert first.url == second.url
     assert "This was confirmed before, by boss" in read(boss.get(second.url)).text
-    assert "This was confirmed by boss" in read(again).text
+    assert "This was confirmed by boss" in read(boss.get(shown.request["PATH_INFO"])).text
     assert [reread(job).state for job in jobs] == ["failed", "failed"]
     assert Operation.objects.get().reason == "because"
 
@@ -235,8 +234,8 @@ def test_a_page_that_was_not_made_here_changes_nothing(boss, queue, spoil):  # B
     token = path.rstrip("/").rpartition("/")[2]
     forged = path.replace(token, spoil(token))
 
-    for answer in (boss.get(forged), boss.post(forged, {"reason": "x"})):
-        assert answer.url == JOBS
+    for send in (boss.get, boss.post):
+        assert send(forged, {"reason": "x"}).url == JOBS
         assert "Nothing was changed: This page cannot be confirmed." in read(boss.get(JOBS)).text
     shown = boss.post(act_url(job, "skip"), {"reason": "x", "token": spoil(token)}, follow=True)
     assert "Nothing was changed: This page cannot be confirmed." in read(shown).text
@@ -277,7 +276,7 @@ def test_a_page_of_a_database_that_was_restored_is_refused(boss, queue):
 
 
 def test_more_jobs_than_an_address_can_hold_are_refused(boss, queue):
-    given = {"action": "retry_jobs", "_selected_action": [str(uuid7()) for _ in range(1_000)], "index": 0}
+    given = {"action": "retry_jobs", "_selected_action": [str(uuid7()) for _ in range(500)], "index": 0}
 
     answer = boss.post(JOBS, given)
 

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from django_jobqueue.models import Job, Worker
 from django_jobqueue.states import JobState
-from tests.admin.pages import read
+from tests.admin.pages import confirm, read
 from tests.factories import JobFactory
 from tests.past import ago, reread
 
@@ -109,8 +109,9 @@ def test_one_group_of_two_is_retried(boss, queue):
     given = {"action": "retry_jobs", "select_across": 1, "index": 0, "_selected_action": [str(line["job"].pk)]}
     address = f"/admin/jobqueue/job/?{line['query']}"
 
-    assert "All 3 jobs" in read(boss.post(address, given)).text
-    response = boss.post(address, {**given, "confirmed": 1})
+    asked = boss.get(boss.post(address, given).url)
+    assert "All 3 jobs" in read(asked).text
+    response = confirm(boss, asked)
     boss.post(response.url.replace("change/", "advance/"))
 
     assert {reread(job).state for job in meant} == {"retry"}
