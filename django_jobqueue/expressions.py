@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import models
 from django.db.models import Expression, Func
+from django.db.models.functions import Cast
 
 from .postgresql import ListField
 
@@ -154,6 +155,25 @@ class LiesAt(Func):
     template = "%(expressions)s)"
     arg_joiner = " = ANY("
     output_field = models.BooleanField()
+
+
+class Unnest(Func):
+    """The elements of an array of ids, each as a row."""
+
+    function = "unnest"
+    set_returning = True
+    output_field = models.UUIDField()
+
+
+class WithoutKeys(Func):
+    """A JSON object without some of its keys."""
+
+    template = "(%(expressions)s)"
+    arg_joiner = " - "
+    output_field = models.JSONField()
+
+    def __init__(self, column: str, *keys: str) -> None:
+        super().__init__(column, *(Cast(models.Value(key), models.TextField()) for key in keys))
 
 
 class Seconds(Func):

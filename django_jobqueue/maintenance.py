@@ -25,7 +25,7 @@ from .identifiers import uuid7
 from .log_texts import error_line
 from .models import Job, Maintenance, Worker
 from .services.maintain import fill_minutes, forget_old_minutes
-from .services.operations import advance_operations
+from .services.operations import advance_operations, forget_old_operations
 
 logger = logging.getLogger("django_jobqueue.maintenance")
 
@@ -200,12 +200,13 @@ def _warn(using: str) -> dict[str, int]:
 
 
 def _forget(using: str) -> dict[str, int]:
-    """Delete old rows of workers, slots of schedules, counted minutes, and staged rows of Spark writes."""
+    """Delete old rows of workers, slots of schedules, minutes, operations, and staged rows of Spark writes."""
     return {
         "workers": _forget_workers(using),
         "runs": services.forget_old_runs(using=using),
         "minutes": forget_old_minutes(using=using),
         "staged": services.forget_staged(using=using),
+        **forget_old_operations(using=using),
     }
 
 

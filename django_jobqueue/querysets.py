@@ -11,6 +11,7 @@ from uuid import UUID
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db import models
 from django.db.models import (
+    BooleanField,
     Case,
     Count,
     DurationField,
@@ -27,13 +28,13 @@ from django.db.models.functions import Coalesce
 from django.db.models.sql.datastructures import BaseTable
 
 from .claims import Claim
-from .expressions import LiesAt, StatementTimestamp, Tid, quoted
+from .expressions import LiesAt, StatementTimestamp, Tid, Unnest, WithoutKeys, quoted
 from .policies import ORDERED
 from .selection import Range, Selection
 from .states import BLOCKING, DEAD, ELIGIBLE, FINAL, RUNNING, Hold, JobState
 
 if TYPE_CHECKING:
-    from .models import BlockedKey, Job, Queue, Schedule  # noqa: F401
+    from .models import BlockedKey, Job, Operation, Queue, Schedule  # noqa: F401
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
@@ -50,6 +51,23 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
     def paused(self) -> Self:
         return self.filter(paused_at__isnull=False)
+
+
+class OperationQuerySet(models.QuerySet["Operation"]):
+    def for_lists(self) -> Self:
+        """Without the ids, refusals and data, which can be large: ``filters`` and ``facts`` have the rest."""
+        return self.defer("selection", "details", "cursor", "snapshot").annotate(
+            is_named=ExpressionWrapper(Q(selection__has_key="ids"), output_field=BooleanField()),
+            filters=WithoutKeys("selection", "ids"),
+            facts=WithoutKeys("details", "refused", "data", "changed"),
+        )
+
+    def of_job(self, job: UUID) -> Self:
+        """The operations that changed this job."""
+        from .models import OperationBatch
+
+        batches = OperationBatch.objects.using(self.db).filter(first_id__lte=job, last_id__gte=job)
+        return self.filter(pk__in=batches.filter(ids__contains=[job]).values("operation"))
 
 
 class PartOfTable(BaseTable):
@@ -161,6 +179,8 @@ class JobQuerySet(models.QuerySet["Job"]):
             jobs = jobs.in_state(*selection.states)
         if selection.tags is not None:
             jobs = jobs.tagged(selection.tags)
+        if selection.operation is not None:
+            jobs = jobs.changed_by(selection.operation)
         if selection.blocks_key:
             jobs = jobs.blocking_keys()
         if selection.search is not None:
@@ -168,6 +188,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         if selection.duration is not None:
             jobs = jobs.alias(ran=_RAN)
         return jobs.filter(**_columns(selection))
+
+    def changed_by(self, operation: UUID) -> Self:
+        """The jobs that an operation changed, as far as they still exist."""
+        from .models import OperationBatch
+
+        batches = OperationBatch.objects.using(self.db).filter(operation=operation)
+        return self.filter(pk__in=batches.values(each=Unnest("ids")))
 
     def found_by(self, text: str) -> Self:
         """The job with this id, or jobs whose id or key begins with this text."""

@@ -53,6 +53,7 @@ class Selection:
     worker: str | None = None  # the worker that a job was last assigned to
     fingerprint: str | None = None
     search: str | None = None  # an id, or the beginning of an id or of a key
+    operation: UUID | None = None  # the jobs that this operation changed
     blocks_key: bool | None = None  # only jobs that failed for good and hold the key of an ordered queue
     created_at: Range[datetime] | None = None
     started_at: Range[datetime] | None = None
@@ -125,6 +126,10 @@ def _snapshot(name: str, value: object) -> str:
     return check_text(value, option=name, max_length=200_000)
 
 
+def _id(name: str, value: object) -> UUID:
+    return as_uuid(value, option=name)
+
+
 def _several(name: str, value: object) -> list[Any]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidOption(name, f"expected a list, got a value of type {type(value).__name__}")
@@ -192,6 +197,7 @@ _CHECKS: Mapping[str, Callable[[str, object], Any]] = MappingProxyType(
         "worker": _text,
         "fingerprint": _text,
         "search": _text,
+        "operation": _id,
         "blocks_key": _flag,
         "created_at": _range_of(_moment),
         "started_at": _range_of(_moment),

@@ -23,6 +23,7 @@ from tests.test_migrations import rows
 
 SCHEMA_CODES = {
     "missing_index", "invalid_index", "leftover_index", "other_index", "missing_constraint", "invalid_constraint",
+    "missing_trigger",
     "missing_primary_key", "missing_partition", "sequence_end", "unapplied_migrations",
 }  # fmt: skip
 
@@ -157,6 +158,26 @@ def test_every_declared_check_is_looked_for_by_its_name():
             (finding,) = list(constraints("default", Limits()))
             assert (finding.code, finding.facts["constraint"]) == ("missing_constraint", name)
             transaction.set_rollback(True)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    (
+        "DROP TRIGGER jobqueue_keep_operation ON jobqueue_operation",
+        "ALTER TABLE jobqueue_operation DISABLE TRIGGER jobqueue_keep_operation",
+        "ALTER TABLE jobqueue_operation ENABLE REPLICA TRIGGER jobqueue_keep_operation",
+        "DROP FUNCTION jobqueue_keep_operation_batch() CASCADE",
+    ),
+)
+def test_a_trigger_that_is_missing_or_off_is_found_and_created_again(as_it_was, statement):
+    execute(statement)
+
+    (finding,) = found()
+    assert finding.code == "missing_trigger"
+    assert finding.facts["trigger"] in statement
+
+    assert repair([finding])[0].done
+    assert found() == []
 
 
 def test_all_indexes_can_be_dropped_and_are_built_again_on_every_part(

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_jobqueue.exceptions import InvalidOption
 from django_jobqueue.identifiers import uuid7
-from django_jobqueue.models import Job
+from django_jobqueue.models import Job, OperationBatch
 from django_jobqueue.selection import Range, Selection
 from django_jobqueue.states import JobState
 from tests.factories import JobFactory
@@ -28,6 +28,7 @@ EVERY_FIELD: dict[str, Any] = {
     "worker": "web-1",
     "fingerprint": "abc",
     "search": "0198",
+    "operation": uuid7(),
     "blocks_key": True,
     "created_at": Range(NOON, NOON + timedelta(microseconds=1)),
     "started_at": Range(NOON),
@@ -166,6 +167,9 @@ def test_each_field_finds_its_jobs_and_no_others(queue, fifo_queue):
         "attempt": Range(3, 3),
         "duration": Range(59, 61),
         "until_seq": wanted.seq,
+        "operation": OperationBatch.objects.create(
+            operation_id=uuid7(), first_id=wanted.pk, last_id=wanted.pk, ids=[wanted.pk]
+        ).operation_id,
     }
 
     assert set(fields) == set(EVERY_FIELD) - {"after_seq", "snapshot"}

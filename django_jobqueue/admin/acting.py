@@ -1,4 +1,8 @@
-"""Actions of operators: the verbs, the page that asks for confirmation, and the operation that runs them."""
+"""Actions of operators: the verbs, the page that asks for confirmation, and the operation that runs them.
+
+Choosing an action redirects to its page of confirmation, and confirming it to the page of the operation: no page is the
+answer to a form, so the browser's *Back* leads from each to the one before.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +20,23 @@ from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from .. import services
 from ..exceptions import InvalidOption, JobQueueError
 from ..identifiers import as_number
-from ..models import Job, Operation
+from ..models import Operation
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lists import count
-from ..services.operations import VERBS, shown_jobs
-from .base import JobQueueAdmin
-from .selections import from_query
-from .wording import error_line, many
+from ..services.operations import VERBS, confirmed, shown_jobs
+from .base import MAX_REASON, JobQueueAdmin
+from .confirmations import Confirmation, NotConfirmable
+from .selections import from_query, in_words, until_in_words
+from .wording import error_line, many, moment
 
 MOST_NAMED = 1_000  # jobs that are selected by their checkbox
 FINISH_SECONDS = 10.0  # spent on these in the request; the page of the operation does the rest
@@ -52,7 +59,8 @@ class JobAction:
 
     @property
     def needs_reason(self) -> bool:
-        return VERBS[self.verb].needs_reason
+        """Whatever ends or deletes jobs needs one; giving them another attempt does not."""
+        return self.is_grave
 
 
 ACTIONS = {
@@ -97,14 +105,14 @@ class ReasonForm(forms.Form):
     """The reason, which is kept with the operation and with each skipped job."""
 
     reason = forms.CharField(
-        label=_("Reason"), max_length=1_000, required=False, widget=forms.TextInput(attrs={"class": "vTextField"})
+        label=_("Reason"), max_length=MAX_REASON, required=False, widget=forms.TextInput(attrs={"class": "vTextField"})
     )
 
     def __init__(self, *args: Any, needed: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field = self.fields["reason"]
         field.required = needed
-        field.help_text = _("Kept with each job.") if needed else _("Optional; kept with the operation.")
+        field.help_text = _("Kept with the operation.") if needed else _("Optional; kept with the operation.")
 
 
 class ActingAdmin(JobQueueAdmin):
@@ -157,57 +165,86 @@ class ActingAdmin(JobQueueAdmin):
             _as_uuid(id)
         return super().response_action(request, queryset, *args, **kwargs)
 
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.confirm_view)
+        return [path("confirm/<str:token>/", view, name=f"jobqueue_{self._name}_confirm"), *super().get_urls()]
+
+    @property
+    def _name(self) -> str:
+        return str(self.opts.model_name)
+
     def act_on_many(self, request: HttpRequest, queryset: QuerySet[Any], act: JobAction) -> HttpResponse:
-        """Show what will happen; once that is confirmed, begin the operation."""
+        """Redirect to the page that shows what will happen and asks for confirmation."""
         if not request.user.has_perm(act.permission):
             raise PermissionDenied
         across = request.POST.get("select_across") == "1"
         ids = [_as_uuid(id) for id in request.POST.getlist(ACTION_CHECKBOX_NAME)]
-        confirmed = "confirmed" in request.POST
-        form = ReasonForm(request.POST if confirmed else None, needed=act.needs_reason)
-        if confirmed and form.is_valid():
-            chosen: dict[str, Any] = {"selection": self.selection(request)} if across else {"ids": ids}
-            operation = self.begun(request, act, form.cleaned_data["reason"], **chosen)
-            if operation is not None:
-                if not across:
-                    services.advance_operation(operation, seconds=FINISH_SECONDS)
-                return HttpResponseRedirect(self.url("operation_change", operation.pk))
-        snapshot = services.current_snapshot()  # before the jobs on the page are read
+        selection = self.selection(request) if across else Selection(ids=tuple(ids))
+        asked = Confirmation.of(act.verb, selection, back=request.GET.urlencode(), using=job_database())
+        try:
+            return HttpResponseRedirect(self.url(f"{self._name}_confirm", asked.token()))
+        except NotConfirmable as error:
+            return self._nothing_done(request, error, request.GET.urlencode())
+
+    def confirm_view(self, request: HttpRequest, token: str) -> HttpResponse:
+        """Show what will happen; once that is confirmed, begin the operation."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            asked = Confirmation.read(token)
+            act = ACTIONS[asked.verb]
+        except (NotConfirmable, KeyError) as error:
+            return self._nothing_done(request, error)
+        if not request.user.has_perm(act.permission):
+            raise PermissionDenied
+        operation = confirmed(asked.id, using=job_database())
+        if request.method == "POST":
+            return self._confirmed(request, asked, act, operation)
+        across = not asked.selection.is_named
+        chosen = self.get_queryset(request).filter(pk__in=asked.selection.ids or ())
         context = {
             **self.admin_site.each_context(request),
             "title": act.title,
             "act": act,
-            "form": form,
+            "form": ReasonForm(needed=act.needs_reason),
             "opts": self.opts,
             "media": self.media,
             "across": across,
-            "ids": ids,
-            "action": request.POST.getlist("action")[0],
-            "checkbox": ACTION_CHECKBOX_NAME,
-            "back": request.get_full_path(),
-            "snapshot": snapshot,
-            **(self.preview_all(request, act, snapshot) if across else self.preview(queryset, act)),
+            "chosen": in_words(asked.selection),
+            "until": until_in_words(act.verb, asked.shown_at),
+            "operation": operation,
+            "back": self._list(asked.back),
+            **(self.preview_all(act, asked) if across else self.preview(chosen, act)),
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
 
-    def begun(self, request: HttpRequest, act: JobAction, reason: str, **chosen: Any) -> Operation | None:
-        """Begin the operation on the jobs that were confirmed; ``None`` and a message if the snapshot is not valid."""
+    def _confirmed(
+        self, request: HttpRequest, asked: Confirmation, act: JobAction, operation: Operation | None
+    ) -> HttpResponse:
+        if operation is not None:
+            self.message_user(request, already_text(operation), messages.WARNING)
+            return HttpResponseRedirect(self.url("operation_change", operation.pk))
+        reason = self.reason_given(request, needed=act.needs_reason)
+        if reason is None:
+            return HttpResponseRedirect(request.path)
         try:
-            return services.begin_operation(
-                act.verb,
-                operator=request.user.get_username(),
-                reason=reason,
-                snapshot=request.POST.get("snapshot"),
-                **chosen,
-            )
+            operation = begun(request, asked, reason)
         except InvalidOption as error:
-            if error.option != "snapshot":
-                raise
-            self.message_user(request, _("Nothing was changed: %s Please confirm again.") % error, messages.ERROR)
-            return None
+            return self._nothing_done(request, error, asked.back)
+        if asked.selection.is_named:
+            services.advance_operation(operation, seconds=FINISH_SECONDS)
+        return HttpResponseRedirect(self.url("operation_change", operation.pk))
 
-    def preview_all(self, request: HttpRequest, act: JobAction, snapshot: str) -> dict[str, Any]:
-        shown = replace(self.selection(request), snapshot=snapshot)
+    def _nothing_done(self, request: HttpRequest, error: Exception, back: str = "") -> HttpResponse:
+        """Back to the list: the confirmation cannot be used."""
+        self.message_user(request, _("Nothing was changed: %s") % error, messages.ERROR)
+        return HttpResponseRedirect(self._list(back))
+
+    def _list(self, query: str) -> str:
+        return self.url(f"{self._name}_changelist") + (f"?{query}" if query else "")
+
+    def preview_all(self, act: JobAction, asked: Confirmation) -> dict[str, Any]:
+        shown = replace(asked.selection, snapshot=asked.snapshot)
         counted = count(shown_jobs(act.verb, shown, job_database()))
         number = many(counted.number)
         return {"number": number, "is_some": counted.among is not None, "among": counted.among}
@@ -218,18 +255,40 @@ class ActingAdmin(JobQueueAdmin):
         lines = [{"job": job, "error": error_line(job), "taken": job.state in act.takes} for job in jobs]
         return {"lines": lines, "number": sum(1 for line in lines if line["taken"])}
 
-    def act_on_one(self, request: HttpRequest, job: Job, act: JobAction, reason: str) -> bool:
+    def act_on_one(self, request: HttpRequest, asked: Confirmation, act: JobAction, reason: str) -> bool:
         """Apply the action to one job and show a message; returns whether the job changed."""
-        operation = self.begun(request, act, reason, ids=[job.pk])
-        if operation is None:
+        (job_id,) = asked.selection.ids or ()
+        try:
+            operation = services.advance_operation(begun(request, asked, reason))
+        except InvalidOption as error:
+            self.message_user(request, _("Nothing was changed: %s") % error, messages.ERROR)
             return False
-        operation = services.advance_operation(operation)
         if operation.moved:
             self.message_user(request, _("Done: %s.") % act.label, messages.SUCCESS)
             return True
-        why = operation.details.get("refused", {}).get(str(job.pk), _("it no longer exists"))
+        why = operation.details.get("refused", {}).get(str(job_id), _("it no longer exists"))
         self.message_user(request, _("Nothing was changed: %s.") % why, messages.ERROR)
         return False
+
+
+def begun(request: HttpRequest, asked: Confirmation, reason: str) -> Operation:
+    """Begin the operation on the jobs that were shown. Raises ``InvalidOption`` if the snapshot is not valid."""
+    return services.begin_operation(
+        asked.verb,
+        selection=asked.selection,
+        operator=request.user.get_username(),
+        reason=reason,
+        snapshot=asked.snapshot,
+        shown_at=asked.shown_at,
+        confirmation=asked.id,
+    )
+
+
+def already_text(operation: Operation) -> str:
+    return _t("This was confirmed before, by %(operator)s at %(time)s. It is done once.") % {
+        "operator": operation.operator,
+        "time": moment(operation.started_at),
+    }
 
 
 def _as_uuid(text: str) -> UUID:

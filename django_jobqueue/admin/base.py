@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
 
 from .. import services
 from ..exceptions import JobQueueError
@@ -18,6 +21,24 @@ from ..services.inspect.jobs import job_database
 
 SEE_DATA = "jobqueue.see_job_data"
 EDIT_DATA = "jobqueue.edit_job_data"
+MAX_REASON = 1_000
+
+
+class ReasonActionForm(ActionForm):
+    """The choice of an action on a list, with its reason."""
+
+    reason = forms.CharField(label=_("Reason"), required=False, max_length=MAX_REASON)
+
+
+def reason_field() -> forms.CharField:
+    """The reason for an edit, at the end of its form."""
+    return forms.CharField(
+        label=_("Reason"),
+        required=False,
+        max_length=MAX_REASON,
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+        help_text=_("Optional; recorded with the change."),
+    )
 
 
 class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generic to type checkers only
@@ -49,6 +70,14 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
         """Allow only declared filters: ``?data__password__startswith=`` would disclose secrets letter by letter."""
         return lookup in set(self.look_ups)
 
+    def reason_given(self, request: HttpRequest, *, needed: bool) -> str | None:
+        """The reason that a form sent; ``None`` and a message if it is needed and missing."""
+        reason = request.POST.get("reason", "").strip()[:MAX_REASON]
+        if needed and not reason:
+            self.message_user(request, _("Nothing was changed: give a reason."), messages.ERROR)
+            return None
+        return reason
+
     def elsewhere(self, request: HttpRequest, name: str, *args: Any) -> HttpResponse:
         """Redirect to another page, if the user may see this one."""
         if not self.has_view_permission(request):
@@ -68,7 +97,7 @@ class JobQueueAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # it is generi
         if not self.has_view_permission(request):
             raise PermissionDenied
         facts = {"what": self.opts.verbose_name, "id": id[:60] if id.isprintable() else ascii(id[:60])}
-        text = _("There is no %(what)s %(id)s: it may have been deleted.") % facts
+        text = _t("There is no %(what)s %(id)s: it may have been deleted.") % facts
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(self.url(f"{self.opts.model_name}_changelist"))
 

@@ -103,6 +103,15 @@ class FingerprintFilter(TextFilter):
     title, parameter_name = _("failure"), "fingerprint"
 
 
+class OperationFilter(TextFilter):
+    """The jobs that an operation changed; shown only if a link of an operation has led here."""
+
+    title, parameter_name = _("operation"), "operation"
+
+    def has_output(self) -> bool:
+        return self.value() is not None
+
+
 class TagFilter(TextFilter):
     """Jobs that have all of the tags, which are separated by commas."""
 
@@ -167,6 +176,7 @@ LIST_FILTER = (
     TagFilter,
     WorkerFilter,
     FingerprintFilter,
+    OperationFilter,
     ("created_at", TimeRange),
     ("started_at", TimeRange),
     ("finalized_at", TimeRange),
@@ -175,6 +185,6 @@ LIST_FILTER = (
 )
 TIMES, NUMBERS = ("created_at", "started_at", "finalized_at"), ("attempt", "duration")
 LOOK_UPS = frozenset(
-    {"state", "queue", "handler", "key", "tag", "worker", "fingerprint"}
+    {"state", "queue", "handler", "key", "tag", "worker", "fingerprint", "operation"}
     | {f"{name}__range__{end}" for name in (*TIMES, *NUMBERS) for end in ("gte", "lte")}
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import label_for_field
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
@@ -17,14 +18,16 @@ from django.utils.translation import gettext_lazy
 from .. import handlers, services
 from ..displayed import data_to_edit, edited_data, shown_attempts, shown_data, shown_output, shown_summary
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
-from ..identifiers import as_number
+from ..identifiers import as_number, is_uuid
 from ..models import Job
 from ..redaction import HiddenValueMoved, redacted_text
+from ..selection import Selection
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lanes import neighbours
 from ..states import RETRIABLE
-from .acting import ACTIONS, ActingAdmin, ReasonForm
+from .acting import ACTIONS, ActingAdmin, JobAction, ReasonForm
 from .base import may_edit_data, may_see_data
+from .confirmations import Confirmation, NotConfirmable
 from .json_tree import json_tree
 from .timeline import drawn, parsed, spans_of
 from .wording import duration, error_line, ran_for
@@ -120,27 +123,43 @@ class JobPage(ActingAdmin):
             raise Http404
         if not self.has_view_permission(request) or not request.user.has_perm(act.permission):
             raise PermissionDenied
-        snapshot = services.current_snapshot()  # before the job on the page is read
+        if not is_uuid(id):
+            job = self.job_or_none(request, id)
+            return self.gone(request, id) if job is None else HttpResponseRedirect(self.url("job_act", job.pk, verb))
+        if request.method == "POST":
+            return self._acted(request, UUID(id), act)
+        # Before the job is read.
+        asked = Confirmation.of(verb, Selection(ids=(UUID(id),)), using=job_database())
         job = self.job_or_none(request, id)
         if job is None:
             return self.gone(request, id)
-        form = ReasonForm(request.POST if request.method == "POST" else None, needed=act.needs_reason)
-        if request.method == "POST" and form.is_valid():
-            moved = self.act_on_one(request, job, act, form.cleaned_data["reason"])
-            gone = moved and verb == "delete"
-            return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", job.pk))
         line = {"job": job, "error": error_line(job), "taken": job.state in act.takes}
         context = {
             **self._context(request, job),
             "title": act.label,
             "act": act,
-            "form": form,
+            "form": ReasonForm(needed=act.needs_reason),
             "lines": [line],
             "number": int(job.state in act.takes),
-            "snapshot": snapshot,
+            "token": asked.token(),
             "back": self.url("job_change", job.pk),
         }
         return TemplateResponse(request, "admin/jobqueue/confirm.html", context)
+
+    def _acted(self, request: HttpRequest, id: UUID, act: JobAction) -> HttpResponse:
+        try:
+            asked = Confirmation.read(request.POST.get("token", ""))
+        except NotConfirmable as error:
+            self.message_user(request, _("Nothing was changed: %s") % error, messages.ERROR)
+            return HttpResponseRedirect(request.path)
+        if (asked.verb, asked.selection.ids) != (act.verb, (id,)):
+            raise SuspiciousOperation("This was made for another page.")
+        reason = self.reason_given(request, needed=act.needs_reason)
+        if reason is None:
+            return HttpResponseRedirect(request.path)
+        moved = self.act_on_one(request, asked, act, reason)
+        gone = moved and act.verb == "delete"
+        return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", id))
 
     def edit_view(self, request: HttpRequest, id: str) -> HttpResponse:
         """Retry a job that failed for good with other data; the change is recorded."""

@@ -1,9 +1,10 @@
-"""Operations: which operator did what to which jobs, why, and its progress; an open page runs a large operation."""
+"""Operations: which operator did what, to which jobs, queue or schedule, when and why, and how far it got.
+
+An open page runs a large operation; when it is closed, the housekeeping process of a worker continues it.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +15,11 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
 
 from .. import services
@@ -29,16 +32,69 @@ from .acting import ACTIONS
 from .base import JobQueueAdmin, may_see_data, page_url
 from .changelist import CappedPaginator
 from .json_tree import json_tree
-from .selections import to_query
+from .selections import in_words, to_query, until_in_words
+from .timeline import parsed
 from .wording import many, time_tag
 
 IDS_SHOWN = 200
+WITHOUT_JOBS = ("delete", "purge", "stop_worker")  # there are no jobs to show afterwards
+VERBS_SHOWN = {
+    "run_schedule": _("run now"),
+    "create_queue": _("create queue"),
+    "update_queue": _("edit queue"),
+    "delete_queue": _("delete queue"),
+    "create_schedule": _("create schedule"),
+    "update_schedule": _("edit schedule"),
+    "delete_schedule": _("delete schedule"),
+    "stop_worker": _("stop worker"),
+}
+
+
+class ObjectFilter(admin.SimpleListFilter):
+    """The operations on one job, queue or schedule; shown only if a link of its page has led here."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        value = request.GET.get(str(self.parameter_name), "")[:255]
+        return [(value, value)] if value else []
+
+    def has_output(self) -> bool:
+        return bool(self.value())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if not value:
+            return queryset
+        return queryset.none() if "\0" in value else self.about(queryset, value)
+
+    def about(self, operations: Any, value: str) -> QuerySet[Any]:
+        return operations.filter(**{str(self.parameter_name): value})  # type: ignore[no-any-return]
+
+
+class AboutQueue(ObjectFilter):
+    title, parameter_name = _("queue"), "queue"
+
+
+class AboutSchedule(ObjectFilter):
+    title, parameter_name = _("schedule"), "schedule"
+
+
+class AboutJob(ObjectFilter):
+    title, parameter_name = _("job"), "job"
+
+    def about(self, operations: Any, value: str) -> QuerySet[Any]:
+        try:
+            return operations.of_job(UUID(value))  # type: ignore[no-any-return]
+        except ValueError:
+            return operations.none()  # type: ignore[no-any-return]
 
 
 @admin.register(Operation)
 class OperationAdmin(JobQueueAdmin):
-    list_display = ("verb_shown", "operator", "reason_shown", "state_shown", "moved", "refused", "began")
+    list_display = ("verb_shown", "object_shown", "operator", "reason_shown", "state_shown", "moved_shown",
+                    "refused_shown", "began")  # fmt: skip
     list_display_links = ("verb_shown",)
+    list_filter = (AboutJob, AboutQueue, AboutSchedule)
+    look_ups = ("job", "queue", "schedule")
     sortable_by = ()
     paginator = CappedPaginator
     ordering = ("-pk",)  # ids are in the order of time, and have an index
@@ -48,7 +104,7 @@ class OperationAdmin(JobQueueAdmin):
         return request.user.has_perm("jobqueue.view_job") or super().has_view_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).defer("selection", "details", "cursor")
+        return super().get_queryset(request).for_lists()  # type: ignore[attr-defined,no-any-return]
 
     def get_urls(self) -> list[URLPattern]:
         wrap = self.admin_site.admin_view
@@ -69,24 +125,29 @@ class OperationAdmin(JobQueueAdmin):
         except Http404:
             return self.gone(request, object_id)
         sees = may_see_data(request)
-        refused = operation.details.get("refused", {})
-        edits = operation.details.get("data", {}) if sees else {}
+        details = operation.details
+        refused = details.get("refused", {})
+        edits = details.get("data", {}) if sees else {}
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "media": self.media,
-            "title": str(operation.verb).capitalize(),
+            "title": verb_text(operation).capitalize(),
             "operation": operation,
+            "counts_jobs": operation.verb in (*ACTIONS, "purge"),
             "percent": percent(operation),
             "is_open": operation.state != Operation.State.DONE,
             "is_running": operation.state == Operation.State.RUNNING,
             "may_act": self._may_act(request, operation),
             "jobs": self._jobs(operation, refused),
-            "filters": filters_shown(operation),
+            "chosen": chosen(operation),
+            "jobs_url": self._jobs_url(operation),
             "came_later": came_later(operation),
             "later_url": list_url(operation, self.admin_site.name),
+            "switches": details.get("switches", []),
+            "changes": changes_shown(operation, sees=sees),
             "edits": [(edit.id, json_tree(edit.before), json_tree(edit.after)) for edit in shown_edits(edits)],
-            "hides_edits": bool(operation.details.get("data")) and not sees,
+            "hides_edits": not sees and bool(details.get("data") or "data" in details.get("changed", {})),
         }
         return TemplateResponse(request, "admin/jobqueue/operation/page.html", context)
 
@@ -107,12 +168,14 @@ class OperationAdmin(JobQueueAdmin):
 
     def stop_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
         operation = self._to_act_on(request, id)
-        services.stop_operation(operation)
+        reason = self.reason_given(request, needed=False) or ""
+        services.stop_operation(operation, operator=request.user.get_username(), reason=reason)
         return HttpResponseRedirect(self.url("operation_change", operation.pk))
 
     def resume_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
         operation = self._to_act_on(request, id)
-        services.resume_operation(operation)
+        reason = self.reason_given(request, needed=False) or ""
+        services.resume_operation(operation, operator=request.user.get_username(), reason=reason)
         return HttpResponseRedirect(self.url("operation_change", operation.pk))
 
     def _operation(self, request: HttpRequest, id: str | UUID) -> Operation:
@@ -122,7 +185,7 @@ class OperationAdmin(JobQueueAdmin):
             operation_id = id if isinstance(id, UUID) else UUID(id)
         except ValueError as error:
             raise Http404 from error
-        operation = Operation.objects.using(job_database()).filter(pk=operation_id).first()
+        operation = Operation.objects.using(job_database()).for_lists().defer(None).filter(pk=operation_id).first()
         if operation is None:
             raise Http404
         return operation
@@ -139,16 +202,36 @@ class OperationAdmin(JobQueueAdmin):
         return act is not None and request.user.has_perm(act.permission)
 
     def _jobs(self, operation: Operation, refused: dict[str, str]) -> list[dict[str, Any]]:
-        """The jobs of the operation as they are now, and why some were refused; with filters, only refused jobs."""
+        """The first jobs that were selected one by one, and those that were refused, as they are now."""
         ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused]))[:IDS_SHOWN]
         jobs = Job.objects.using(job_database()).defer("data", "output", "error", "attempts").in_bulk(map(UUID, ids))
         return [{"id": id, "job": jobs.get(UUID(id)), "refused": refused.get(id)} for id in ids]
+
+    def _jobs_url(self, operation: Operation) -> str | None:
+        """The list of exactly the jobs that the operation changed; ``None`` if it changed none or deleted them."""
+        if not operation.moved or operation.verb in WITHOUT_JOBS:
+            return None
+        return f"{self.url('job_changelist')}?{urlencode({'operation': operation.pk})}"
 
     # ------------------------------------------------------------------------------------------------------ columns
 
     @admin.display(description=_("operation"))
     def verb_shown(self, operation: Operation) -> str:
-        return f"{operation.verb} {operation.queue}" if operation.verb in ("pause", "resume") else operation.verb
+        return verb_text(operation)
+
+    @admin.display(description=_("of"))
+    def object_shown(self, operation: Operation) -> str:
+        return chosen(operation)[:200]
+
+    @admin.display(description=_("changed"))
+    def moved_shown(self, operation: Operation) -> str | SafeString:
+        number = f"{operation.moved:,}"
+        url = self._jobs_url(operation)
+        return number if url is None else format_html('<a href="{}">{}</a>', url, number)
+
+    @admin.display(description=_("refused"))
+    def refused_shown(self, operation: Operation) -> str:
+        return f"{operation.refused:,}"
 
     @admin.display(description=_("reason"))
     def reason_shown(self, operation: Operation) -> str:
@@ -161,6 +244,39 @@ class OperationAdmin(JobQueueAdmin):
     @admin.display(description=_("started"))
     def began(self, operation: Operation) -> str:
         return time_tag(operation.started_at)
+
+
+def verb_text(operation: Operation) -> str:
+    return str(VERBS_SHOWN.get(operation.verb, operation.verb))
+
+
+def chosen(operation: Any) -> str:
+    """What the operation is about: the jobs with their bound, or the queue, the schedule or the worker."""
+    facts = operation.facts
+    if operation.schedule:
+        return _t("schedule %s") % operation.schedule
+    if "worker" in facts:
+        return _t("worker %s") % facts["worker"]
+    if operation.verb not in ACTIONS:
+        return _t("queue %s") % operation.queue
+    until = until_in_words(operation.verb, parsed(facts.get("shown_at")) or operation.started_at)
+    if operation.is_named:
+        number = operation.moved + operation.refused
+        return ngettext("%s job, selected one by one", "%s jobs, selected one by one", number) % f"{number:,}"
+    try:
+        return f"{in_words(Selection.from_json(operation.filters))}, {until}"
+    except InvalidOption:
+        return _t("jobs of a selection that cannot be read")
+
+
+def changes_shown(operation: Operation, *, sees: bool) -> list[tuple[str, SafeString, SafeString]]:
+    """Which fields of a queue or schedule changed, from what to what."""
+    changed = operation.details.get("changed", {})
+    return [
+        (name, json_tree(change.get("before")), json_tree(change.get("after")))
+        for name, change in changed.items()
+        if sees or name != "data"
+    ]
 
 
 def selection_of(operation: Operation) -> Selection | None:
@@ -180,16 +296,6 @@ def list_url(operation: Operation, site: str) -> str | None:
         return None
     model: type[Job] = BlockedKey if selection.blocks_key else Job
     return f"{page_url(site, f'{model._meta.model_name}_changelist')}?{query}"
-
-
-def filters_shown(operation: Operation) -> str | None:
-    """The filters in one line; ``None`` if the operation has none."""
-    selection = selection_of(operation)
-    if selection is None:
-        return None
-    query = to_query(selection)
-    bare = replace(selection, after_seq=None, until_seq=None, blocks_key=None)
-    return json.dumps(bare.to_json(), ensure_ascii=False) if query is None else query
 
 
 def came_later(operation: Operation) -> str:

@@ -28,7 +28,7 @@ from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..policies import QueuePolicy
 from ..services.inspect.jobs import job_database
 from ..services.queues import FIXED
-from .base import JobQueueAdmin
+from .base import JobQueueAdmin, ReasonActionForm, reason_field
 from .figures import Figures, figures_of
 from .overview import overview_view, pulse_view
 from .wording import duration, time_tag
@@ -50,6 +50,8 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
         model = Queue
         fields = ("name", *QUEUE_OPTIONS)
 
+    reason = reason_field()
+    operator = ""
     saved: Queue | None = None
 
     def clean(self) -> None:
@@ -65,7 +67,8 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
             return
         verb = services.create_queue if self.instance._state.adding else services.update_queue
         with self.refusals():
-            self.saved = verb(self.instance.name, **self.options())
+            reason = self.cleaned_data["reason"]
+            self.saved = verb(self.instance.name, operator=self.operator, reason=reason, **self.options())
 
     def options(self) -> dict[str, Any]:
         options = {name: self.cleaned_data[name] for name in QUEUE_OPTIONS if name in self.cleaned_data}
@@ -99,6 +102,7 @@ class QueueAdmin(JobQueueAdmin):
     list_display = ("name", "policy_shown", "state_shown", "waiting", "running", "done", "failed", "dead_letter_shown")
     sortable_by = ()
     actions = ("pause_queues", "resume_queues")
+    action_form = ReasonActionForm
     look_ups = ("policy__exact",)
     change_form_template = "admin/jobqueue/queue/form.html"
     fieldsets = (
@@ -127,6 +131,17 @@ class QueueAdmin(JobQueueAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return () if obj is None else ("name", *FIXED)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """With a reason, if there is something to change."""
+        may_save = self.has_add_permission(request) if obj is None else self.has_change_permission(request, obj)
+        record = ((_("Record"), {"fields": ("reason",)}),)
+        return (*super().get_fieldsets(request, obj), *(record if may_save else ()))
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        form.operator = request.user.get_username()
+        return form
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return queue_defaults() | super().get_changeform_initial_data(request)
@@ -165,34 +180,40 @@ class QueueAdmin(JobQueueAdmin):
     # -------------------------------------------------------------------------------------------- pause and resume
 
     def pause_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        return self._switch(
-            request, name, services.pause, _t("%s is paused: running jobs continue, and new jobs are accepted.")
-        )
+        text = _t("%s is paused: running jobs continue, and new jobs are accepted.")
+        return self._switch(request, name, services.pause, text, needs_reason=True)
 
     def resume_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        return self._switch(request, name, services.resume, _t("%s is resumed: its jobs are fetched again."))
+        text = _t("%s is resumed: its jobs are fetched again.")
+        return self._switch(request, name, services.resume, text, needs_reason=False)
 
-    def _switch(self, request: HttpRequest, name: str, verb: Any, text: str) -> HttpResponse:
+    def _switch(self, request: HttpRequest, name: str, verb: Any, text: str, *, needs_reason: bool) -> HttpResponse:
         if not self.has_view_permission(request) or not self.has_pause_permission(request):
             raise PermissionDenied
         name = unquote(name)
-        try:
-            verb(name, operator=request.user.get_username())
-        except JobQueueError:
-            return self.gone(request, name)
-        self.message_user(request, text % name, messages.SUCCESS)
+        reason = self.reason_given(request, needed=needs_reason)
+        if reason is not None:
+            try:
+                verb(name, operator=request.user.get_username(), reason=reason)
+            except JobQueueError:
+                return self.gone(request, name)
+            self.message_user(request, text % name, messages.SUCCESS)
         return HttpResponseRedirect(self.url("queue_change", quote(name)))
 
-    @admin.action(description=_("Pause selected queues"), permissions=["pause"])
+    @admin.action(description=_("Pause selected queues, with a reason"), permissions=["pause"])
     def pause_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
+        reason = self.reason_given(request, needed=True)
+        if reason is None:
+            return
         for name in queryset.values_list("name", flat=True):
-            services.pause(name, operator=request.user.get_username())
+            services.pause(name, operator=request.user.get_username(), reason=reason)
         self.message_user(request, _("Paused: running jobs continue, and new jobs are accepted."))
 
     @admin.action(description=_("Resume selected queues"), permissions=["pause"])
     def resume_queues(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
+        reason = self.reason_given(request, needed=False) or ""
         for name in queryset.values_list("name", flat=True):
-            services.resume(name, operator=request.user.get_username())
+            services.resume(name, operator=request.user.get_username(), reason=reason)
         self.message_user(request, _("Resumed: their jobs are fetched again."))
 
     # ------------------------------------------------------------------------------------------------------ columns

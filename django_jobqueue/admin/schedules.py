@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -21,11 +23,13 @@ from django.views.decorators.http import require_POST
 
 from .. import handlers, services
 from ..exceptions import JobQueueError, ScheduleNotFound
+from ..identifiers import as_uuid, uuid7
 from ..models import Schedule
 from ..options import schedule_defaults
 from ..redaction import HiddenValueMoved, editable, redacted, restored
 from ..services.inspect.jobs import job_database
-from .base import JobQueueAdmin, may_see_data
+from ..services.schedules import record_edit
+from .base import JobQueueAdmin, ReasonActionForm, may_see_data, reason_field
 from .changelist import CappedPaginator
 from .json_tree import json_tree
 from .wording import time_tag
@@ -37,6 +41,8 @@ FORM = ("queue", "cron", "timezone", "enabled", "catch_up", "handler", "priority
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     """Hides sensitive values of the data; values that are left hidden are kept. Empty options get their defaults."""
+
+    reason = reason_field()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,6 +83,8 @@ class ScheduleAdmin(JobQueueAdmin):
     paginator = CappedPaginator
     search_fields = ("name",)
     actions = ("turn_on", "turn_off")
+    action_form = ReasonActionForm
+    delete_confirmation_template = "admin/jobqueue/schedule/delete.html"
     form = ScheduleForm
     fields = ("name", *FORM)
     change_form_template = "admin/jobqueue/schedule/form.html"
@@ -105,10 +113,10 @@ class ScheduleAdmin(JobQueueAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """The data is left out without permission to see it, and shown as a tree if it is read-only."""
-        data = [] if not may_see_data(request) else ["data"]
-        if data and obj is not None and not self.has_change_permission(request, obj):
-            data = ["data_shown"]
-        return [field for name in super().get_fields(request, obj) for field in (data if name == "data" else [name])]
+        may_save = obj is None or self.has_change_permission(request, obj)
+        data = [] if not may_see_data(request) else ["data" if may_save else "data_shown"]
+        shown = [field for name in super().get_fields(request, obj) for field in (data if name == "data" else [name])]
+        return [*shown, "reason"] if may_save else shown
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return ("data_shown",) if obj is None else ("name", "data_shown")
@@ -140,15 +148,37 @@ class ScheduleAdmin(JobQueueAdmin):
                 "runs": list(schedule.runs.using(job_database())[:RUNS_SHOWN]),
                 "may_run": self.has_run_permission(request),
                 "may_switch": self.has_switch_permission(request),
+                "confirmation": uuid7(),
             }
         return super().changeform_view(request, object_id, form_url, {**extra, **(extra_context or {})})
+
+    def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
+        before = self.get_queryset(request).filter(pk=obj.pk).first() if change else None
+        super().save_model(request, obj, form, change)
+        operator, reason = request.user.get_username(), form.cleaned_data["reason"]
+        record_edit(before, obj, operator=operator, reason=reason, using=job_database())
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+        """Django's page, which asks for the reason too."""
+        may = self.has_delete_permission(request, self.get_object(request, unquote(object_id)))
+        if may and request.method == "POST" and self.reason_given(request, needed=True) is None:
+            return HttpResponseRedirect(request.path)
+        return super().delete_view(request, object_id, extra_context)
+
+    def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
+        reason = self.reason_given(request, needed=True) or ""
+        services.delete_schedule(obj.name, operator=request.user.get_username(), reason=reason)
 
     def run_view(self, request: HttpRequest, name: str) -> HttpResponse:
         if not self.has_view_permission(request) or not self.has_run_permission(request):
             raise PermissionDenied
         name = unquote(name)
+        reason = self.reason_given(request, needed=False) or ""
         try:
-            job = services.run_schedule(name)
+            page = request.POST.get("confirmation")
+            confirmation = as_uuid(page, option="confirmation") if page else None
+            operator = request.user.get_username()
+            job = services.run_schedule(name, operator=operator, reason=reason, confirmation=confirmation)
         except ScheduleNotFound:
             return self.gone(request, name)
         except JobQueueError as error:
@@ -168,21 +198,32 @@ class ScheduleAdmin(JobQueueAdmin):
             raise PermissionDenied
         name = unquote(name)
         enabled = request.POST.get("enabled") == "1"
-        if not self.get_queryset(request).filter(pk=name).update(enabled=enabled):
+        if not self.get_queryset(request).filter(pk=name).exists():
             return self.gone(request, name)
-        self.message_user(request, _t("The schedule is on.") if enabled else _t("The schedule is off."))
+        if self._switch(request, [name], enabled=enabled):
+            self.message_user(request, _t("The schedule is on.") if enabled else _t("The schedule is off."))
         return self._page_of(name)
+
+    def _switch(self, request: HttpRequest, names: Iterable[str], *, enabled: bool) -> bool:
+        """Turn schedules on or off, and return whether that was done: turning off needs a reason."""
+        reason = self.reason_given(request, needed=not enabled)
+        if reason is None:
+            return False
+        for name in names:
+            with suppress(ScheduleNotFound):  # it was deleted a moment ago
+                services.switch_schedule(name, enabled=enabled, operator=request.user.get_username(), reason=reason)
+        return True
 
     def _page_of(self, name: str) -> HttpResponse:
         return HttpResponseRedirect(self.url("schedule_change", quote(name)))
 
     @admin.action(description=_("Turn selected schedules on"), permissions=["switch"])
     def turn_on(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        queryset.update(enabled=True)
+        self._switch(request, queryset.values_list("name", flat=True), enabled=True)
 
-    @admin.action(description=_("Turn selected schedules off"), permissions=["switch"])
+    @admin.action(description=_("Turn selected schedules off, with a reason"), permissions=["switch"])
     def turn_off(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        queryset.update(enabled=False)
+        self._switch(request, queryset.values_list("name", flat=True), enabled=False)
 
     @admin.display(description=_("data"))
     def data_shown(self, schedule: Schedule) -> SafeString:

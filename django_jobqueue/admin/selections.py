@@ -1,9 +1,10 @@
-"""Convert the URL of a list into a selection of jobs, and a selection into a URL."""
+"""Convert the URL of a list into a selection of jobs, and a selection into a URL or a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,12 +12,35 @@ from django import forms
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import ValidationError
 from django.utils.timezone import is_naive, make_aware
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from ..selection import Range, Selection
 from ..states import JobState
 from .filters import GROUPS, NUMBERS, TIMES, number_field, time_field
+from .wording import moment
 
-TEXTS = ("queue", "handler", "key", "worker", "fingerprint")  # parameters with the name of the field
+TEXTS = ("queue", "handler", "key", "worker", "fingerprint", "operation")  # parameters with the name of the field
+LABELS: Mapping[str, Any] = MappingProxyType(
+    {
+        "queue": _("queue"),
+        "states": _("state"),
+        "key": _("key"),
+        "key_prefix": _("key begins with"),
+        "tags": _("tags"),
+        "handler": _("handler"),
+        "worker": _("worker"),
+        "fingerprint": _("failure"),
+        "search": _("search"),
+        "operation": _("changed by the operation"),
+        "created_at": _("sent"),
+        "started_at": _("first started"),
+        "finalized_at": _("ended"),
+        "attempt": _("attempt"),
+        "duration": _("duration in seconds"),
+    }
+)
 
 
 def from_query(params: Mapping[str, Any], look_ups: Iterable[str], *, search: str, **always: Any) -> Selection:
@@ -37,6 +61,7 @@ def from_query(params: Mapping[str, Any], look_ups: Iterable[str], *, search: st
 def to_query(selection: Selection) -> str | None:
     """The URL parameters of the list that shows a selection; ``None`` if no URL can express it."""
     fields: dict[str, Any] = {name: getattr(selection, name) for name in TEXTS}
+    fields |= {"operation": None if selection.operation is None else str(selection.operation)}
     fields |= {"state": _state(selection.states), "tag": None if selection.tags is None else ",".join(selection.tags)}
     fields[SEARCH_VAR] = selection.search if selection.key_prefix is None else selection.key_prefix
     for name in (*TIMES, *NUMBERS):
@@ -45,6 +70,42 @@ def to_query(selection: Selection) -> str | None:
     params = {name: value for name, value in fields.items() if value is not None}
     has_comma = any("," in tag for tag in selection.tags or ())
     return None if selection.is_named or has_comma or "" in params.values() else urlencode(params)
+
+
+def in_words(selection: Selection) -> str:
+    """The filters of a selection for the operator who reads them later."""
+    if selection.ids is not None:
+        number = len(selection.ids)
+        return ngettext("%d job, selected one by one", "%d jobs, selected one by one", number) % number
+    filters = [
+        f"{label}: {_value(getattr(selection, name))}"
+        for name, label in LABELS.items()
+        if getattr(selection, name) is not None
+    ]
+    which = _t("all jobs that block a key") if selection.blocks_key else _t("all jobs")
+    return which + (f" ({'; '.join(filters)})" if filters else "")
+
+
+def until_in_words(verb: str, shown_at: datetime) -> str:
+    """Which of the selected jobs an operation is about: those that were in their state when they were shown."""
+    text = {"cancel": _t("sent until %s"), "delete": _t("ended until %s")}.get(verb, _t("failed until %s"))
+    return text % moment(shown_at)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case tuple():
+            return ", ".join(map(_value, value))
+        case JobState():
+            return str(value.label)
+        case Range():
+            return _t("%(low)s to %(high)s") % {"low": _value(value.low), "high": _value(value.high)}
+        case datetime():
+            return moment(value)
+        case None:
+            return "…"
+        case _:
+            return str(value)
 
 
 def _text(value: object) -> str:

@@ -57,8 +57,13 @@ class WorkerAdmin(JobQueueAdmin):
     def stop_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request) or not request.user.has_perm("jobqueue.stop_worker"):
             raise PermissionDenied
+        reason = self.reason_given(request, needed=True)
+        if reason is None:
+            return HttpResponseRedirect(self.url("worker_changelist"))
         name = request.POST.get("name", "")[:255]
-        asked = services.stop_worker(name) if name and "\0" not in name else 0
+        operator = request.user.get_username()
+        known = name and "\0" not in name
+        asked = services.stop_worker(name, operator=operator, reason=reason) if known else 0
         if asked:
             self.message_user(request, _("Asked %s to stop: it finishes its running jobs first.") % name)
         else:

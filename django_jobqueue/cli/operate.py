@@ -84,7 +84,7 @@ def retry(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -
     """Give jobs that failed for good another attempt."""
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
-        outcome = services.retry(ids, operator=options["operator"], reason=options["reason"] or "", using=using)
+        outcome = services.retry(ids, **_noted(options), using=using)
         return _did("retry", outcome.moved, outcome.refused, using)
 
     return _act("retry", options, using, lambda _: True, by_ids)
@@ -94,8 +94,7 @@ def skip(options: dict[str, Any], style: Style, using: str, confirm: Confirm) ->
     """End jobs that failed for good, and jobs that wait for a retry; their keys continue."""
 
     def by_ids(ids: list[UUID], snapshot: str | None) -> Answer:
-        noted = {"operator": options["operator"], "reason": options["reason"]}
-        outcome = services.skip(ids, **noted, snapshot=snapshot, using=using)
+        outcome = services.skip(ids, **_noted(options), snapshot=snapshot, using=using)
         return _did("skip", outcome.moved, outcome.refused, using)
 
     return _act("skip", options, using, confirm, by_ids)
@@ -105,7 +104,7 @@ def cancel(options: dict[str, Any], style: Style, using: str, confirm: Confirm) 
     """Cancel waiting and running jobs."""
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
-        result = services.cancel(ids, force=options["force"], operator=options["operator"], using=using)
+        result = services.cancel(ids, force=options["force"], **_noted(options), using=using)
         return _did("cancel", result.cancelled, {id: _refusal(result.previous.get(id)) for id in result.unknown}, using)
 
     return _act("cancel", options, using, confirm, by_ids)
@@ -115,7 +114,7 @@ def delete(options: dict[str, Any], style: Style, using: str, confirm: Confirm) 
     """Delete finished jobs: with ids all or none, with filters in batches."""
 
     def by_ids(ids: list[UUID], _: str | None) -> Answer:
-        services.delete(ids, operator=options["operator"], using=using)
+        services.delete(ids, **_noted(options), using=using)
         return _did("delete", ids, {}, using)
 
     return _act("delete", options, using, confirm, by_ids)
@@ -140,8 +139,7 @@ def _act(
     operation = services.begin_operation(
         verb,
         selection=selection,
-        operator=options["operator"],
-        reason=options.get("reason") or "",
+        **_noted(options),
         force=options.get("force", False),
         using=using,
     )
@@ -186,7 +184,7 @@ def resume_operation(options: dict[str, Any], style: Style, using: str) -> Answe
     operation = Operation.objects.using(using).filter(pk=options["id"]).first()
     if operation is None:
         raise InvalidOption("id", f"there is no operation {options['id']}", hint="jobs operations lists them.")
-    services.resume_operation(operation, using=using)
+    services.resume_operation(operation, **_noted(options), using=using)
     operation.refresh_from_db(using=using)
     if operation.state != Operation.State.RUNNING:
         document = {"verb": operation.verb, "dry_run": False, "number": operation.moved, "moved": [], "refused": {}}
@@ -204,7 +202,7 @@ def purge(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -
     what = f"all {state} jobs" if state else "all jobs"
     if not confirm(f"Delete {what} of the queue {queue!r}, also running ones?"):
         return NOT_CONFIRMED
-    number = services.purge(queue, state, operator=options["operator"], using=using)
+    number = services.purge(queue, state, **_noted(options), using=using)
     document = {"verb": "purge", "dry_run": False, "queue": queue, "number": number}
     return Answer(document, f"Deleted {plural(number, 'job')} of {queue}.")
 

@@ -101,9 +101,13 @@ def _recorded(parser: ArgumentParser) -> None:
     )
 
 
+def _reason(parser: ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="WHY", help="the reason to record")
+
+
 def _pausing(parser: ArgumentParser) -> None:
     _queue(parser)
-    parser.add_argument("--reason", metavar="WHY", help="the reason to record")
+    _reason(parser)
     _recorded(parser)
 
 
@@ -119,7 +123,7 @@ def _destroying(parser: ArgumentParser) -> None:
 
 def _retry(parser: ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--reason", metavar="WHY", help="the reason to record")
+    _reason(parser)
     _operator(parser)
 
 
@@ -133,22 +137,27 @@ def _cancel(parser: ArgumentParser) -> None:
     add_selection(parser)
     force = "stop a running job at once: its handler and the next job of its key may overlap"
     parser.add_argument("--force", action="store_true", help=force)
+    _reason(parser)
     _destroying(parser)
 
 
 def _delete(parser: ArgumentParser) -> None:
     add_selection(parser)
+    _reason(parser)
     _destroying(parser)
 
 
 def _purge(parser: ArgumentParser) -> None:
     _queue(parser)
     parser.add_argument("--state", metavar="STATE", help="only jobs in this state")
+    _reason(parser)
     _destroying(parser)
 
 
 def _one_operation(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=operation_id, help="the id of the operation")
+    _reason(parser)
+    _recorded(parser)
 
 
 def _maintain(parser: ArgumentParser) -> None:

@@ -1,8 +1,10 @@
-"""The other parts of the schema: CHECK constraints, partitions, sequences and migrations."""
+"""The other parts of the schema: CHECK constraints, triggers, partitions, sequences and migrations."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from django.db import connections
@@ -51,6 +53,33 @@ def _check(using: str, table: str, name: str, sql: tuple[str, ...]) -> Finding:
         using,
         sql=sql,
     )
+
+
+# ----------------------------------------------------------------------------------------------------------- triggers
+
+KEEP_OPERATIONS: str = import_module("django_jobqueue.migrations.0001_initial").KEEP_OPERATIONS
+_TRIGGER = re.compile(r"^CREATE OR REPLACE TRIGGER (?P<name>\w+) .* ON (?P<table>\w+)$", re.MULTILINE)
+# tgenabled: O fires in ordinary sessions, A always; D is disabled, R fires only in replication.
+TRIGGERS = """
+SELECT tgname FROM pg_trigger
+WHERE tgrelid = to_regclass(%s) AND tgname = %s AND tgenabled IN ('O', 'A') AND NOT tgisinternal
+"""
+
+
+def triggers(using: str, limits: Limits) -> Iterator[Finding]:
+    """The triggers that keep the records of operations as they are."""
+    for name, table in _TRIGGER.findall(KEEP_OPERATIONS):
+        if not rows(using, TRIGGERS, [f'"{table}"', name]):
+            yield Finding(
+                "missing_trigger",
+                Level.ERROR,
+                f"The trigger {name} of {table} is missing or turned off",
+                "Without it, the records of what operators did can be changed and deleted.",
+                FIX,
+                {"trigger": name, "table": table},
+                using,
+                sql=(KEEP_OPERATIONS,),
+            )
 
 
 # --------------------------------------------------------------------------- partitions, sequences, migrations
@@ -123,4 +152,4 @@ def unapplied_migrations(using: str, limits: Limits) -> Iterator[Finding]:
         )
 
 
-LOOKS = (constraints, partitions, sequences)
+LOOKS = (constraints, triggers, partitions, sequences)

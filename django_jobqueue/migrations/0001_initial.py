@@ -58,6 +58,56 @@ def create_declared_queues(apps: Any, schema_editor: Any) -> None:
     app_config.create_declared_queues(schema_editor.connection.alias, in_migration=True)
 
 
+# Records of what operators did: the code only adds to them, and these triggers refuse everything else, also of SQL by
+# hand. TRUNCATE, which Django's flush uses, is not refused. The doctor runs this again if a trigger is missing.
+KEEP_OPERATIONS = """
+CREATE OR REPLACE FUNCTION jobqueue_keep_operation() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        IF OLD.finished_at <= statement_timestamp() - interval '365 days' THEN
+            RETURN OLD;
+        END IF;
+        RAISE EXCEPTION 'operation % cannot be deleted', OLD.id USING ERRCODE = 'integrity_constraint_violation',
+            HINT = 'The record of what an operator did is kept for 365 days after its end.';
+    END IF;
+    IF OLD.state = 'done' THEN
+        RAISE EXCEPTION 'operation % has ended and cannot be changed', OLD.id
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF (NEW.id, NEW.verb, NEW.operator, NEW.reason, NEW.queue, NEW.schedule, NEW.selection, NEW.snapshot,
+            NEW.confirmation, NEW.started_at)
+        IS DISTINCT FROM (OLD.id, OLD.verb, OLD.operator, OLD.reason, OLD.queue, OLD.schedule, OLD.selection,
+            OLD.snapshot, OLD.confirmation, OLD.started_at)
+    THEN
+        RAISE EXCEPTION 'who did what, when and why cannot be changed: operation %', OLD.id
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF NEW.finished_at IS DISTINCT FROM OLD.finished_at AND NEW.finished_at <> statement_timestamp() THEN
+        RAISE EXCEPTION 'operation % can only end now', OLD.id USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    IF NEW.moved < OLD.moved OR NEW.refused < OLD.refused OR NOT NEW.details @> OLD.details THEN
+        RAISE EXCEPTION 'the counters and details of operation % can only grow', OLD.id
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER jobqueue_keep_operation BEFORE UPDATE OR DELETE ON jobqueue_operation
+    FOR EACH ROW EXECUTE FUNCTION jobqueue_keep_operation();
+CREATE OR REPLACE FUNCTION jobqueue_keep_operation_batch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND NOT EXISTS (SELECT 1 FROM jobqueue_operation o WHERE o.id = OLD.operation_id
+        AND (o.finished_at > statement_timestamp() - interval '90 days' OR o.finished_at IS NULL))
+    THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'the jobs of operation % cannot be changed', OLD.operation_id
+        USING ERRCODE = 'integrity_constraint_violation', HINT = 'They are kept for 90 days after its end.';
+END $$;
+CREATE OR REPLACE TRIGGER jobqueue_keep_operation_batch BEFORE UPDATE OR DELETE ON jobqueue_operationbatch
+    FOR EACH ROW EXECUTE FUNCTION jobqueue_keep_operation_batch();
+"""
+
+
 class Migration(migrations.Migration):
     initial = True
 
@@ -634,6 +684,10 @@ class Migration(migrations.Migration):
                 ("reason", models.TextField(blank=True, db_default="", verbose_name="reason")),
                 ("queue", models.CharField(blank=True, db_default="", max_length=100, verbose_name="queue")),
                 (
+                    "schedule",
+                    models.CharField(blank=True, db_default="", max_length=100, verbose_name="schedule"),
+                ),
+                (
                     "state",
                     models.CharField(
                         choices=[("running", "running"), ("done", "done"), ("stopped", "stopped")],
@@ -643,6 +697,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("selection", models.JSONField(blank=True, default=dict, verbose_name="selection")),
+                (
+                    "confirmation",
+                    models.UUIDField(blank=True, editable=False, null=True, unique=True, verbose_name="confirmation"),
+                ),
                 ("cursor", models.JSONField(blank=True, null=True, verbose_name="progress")),
                 ("moved", models.PositiveBigIntegerField(db_default=0, verbose_name="moved")),
                 ("refused", models.PositiveBigIntegerField(db_default=0, verbose_name="refused")),
@@ -666,7 +724,40 @@ class Migration(migrations.Migration):
                     models.Index(
                         condition=models.Q(("state", "running")), fields=["id"], name="jobqueue_operation_running"
                     ),
+                    models.Index(
+                        condition=models.Q(("queue", ""), _negated=True),
+                        fields=["queue", "id"],
+                        name="jobqueue_operation_of_queue",
+                    ),
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="OperationBatch",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "operation",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="batches",
+                        to="jobqueue.operation",
+                        verbose_name="operation",
+                    ),
+                ),
+                ("first_id", models.UUIDField(verbose_name="smallest id")),
+                ("last_id", models.UUIDField(verbose_name="largest id")),
+                (
+                    "ids",
+                    django_jobqueue.postgresql.ListField(base_field=models.UUIDField(), size=None, verbose_name="jobs"),
+                ),
+            ],
+            options={
+                "required_db_vendor": "postgresql",
+                "verbose_name": "batch of an operation",
+                "verbose_name_plural": "batches of operations",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1583,6 +1674,15 @@ class Migration(migrations.Migration):
                 "default_permissions": [],
                 "indexes": [models.Index(fields=["seen_at"], name="jobqueue_sentrow_seen")],
             },
+        ),
+        RunPostgreSQL(
+            KEEP_OPERATIONS,
+            """
+DROP TRIGGER jobqueue_keep_operation_batch ON jobqueue_operationbatch;
+DROP FUNCTION jobqueue_keep_operation_batch();
+DROP TRIGGER jobqueue_keep_operation ON jobqueue_operation;
+DROP FUNCTION jobqueue_keep_operation();
+""",
         ),
         migrations.RunPython(create_declared_queues, migrations.RunPython.noop),
     ]

@@ -4,7 +4,7 @@ from .blocked_key import BlockedKey
 from .failure_group import FailureGroup
 from .job import Job
 from .maintenance import Maintenance
-from .operation import Operation
+from .operation import Operation, OperationBatch
 from .pending_release import PendingRelease
 from .queue import Queue
 from .queue_minute import QueueMinute
@@ -21,6 +21,7 @@ __all__ = [
     "JobWrite",
     "Maintenance",
     "Operation",
+    "OperationBatch",
     "PendingRelease",
     "Queue",
     "QueueMinute",

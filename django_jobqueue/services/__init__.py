@@ -46,7 +46,7 @@ from .queues import (
     get_queue,
     update_queue,
 )
-from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
+from .schedules import create_schedule, delete_schedule, forget_old_runs, run_schedule, send_due, switch_schedule
 from .send import asend, send
 from .send_many import Source, asend_many, send_again, send_many
 from .stream import AsyncJobStream, JobStream, astream, close, stream
@@ -89,6 +89,7 @@ __all__ = [
     "delete",
     "delete_archived",
     "delete_queue",
+    "delete_schedule",
     "expire",
     "fail",
     "fetch",
@@ -123,6 +124,7 @@ __all__ = [
     "stop_operation",
     "stop_worker",
     "stream",
+    "switch_schedule",
     "touch",
     "update_queue",
     "wait_for",

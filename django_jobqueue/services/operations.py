@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -23,21 +23,26 @@ from django.utils.dateparse import parse_datetime
 from ..conf import get_settings
 from ..engine import paging, sql
 from ..engine.databases import database, rows
-from ..engine.snapshots import CHANGED, Seen, check_snapshot
+from ..engine.records import Note, keep_jobs, noted
+from ..engine.snapshots import Seen, check_snapshot
 from ..engine.transactions import in_transaction
 from ..exceptions import InvalidOption
 from ..expressions import StatementTimestamp
 from ..log_texts import error_line
-from ..models import Job, Operation
+from ..models import Job, Operation, OperationBatch
 from ..querysets import JobQuerySet
 from ..selection import Selection
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
 from ..text import check_text, clean_text
-from .operator import AT_ONCE, cancel, delete_each, retry, skip
+from .operator import AT_ONCE, cancel, delete_each, not_cancelled, retry, skip
 
 logger = logging.getLogger("django_jobqueue.operations")
 
 REFUSALS_KEPT = 1_000
+# Triggers of the tables refuse to delete them earlier.
+KEEP_OPERATIONS = timedelta(days=365)
+KEEP_JOBS = timedelta(days=90)
+FORGOTTEN_AT_ONCE = 1_000
 # A housekeeping process continues operations that no process has advanced for this long. The admin and the command line
 # advance theirs more often, so a housekeeping process does not interfere with them.
 IDLE_SECONDS = 10.0
@@ -75,15 +80,8 @@ def _noted(operation: Operation) -> dict[str, Any]:
 
 def _cancel(ids: list[UUID], operation: Operation, using: str) -> Result:
     force = bool(operation.details.get("force"))
-    result = cancel(ids, force=force, snapshot=operation.snapshot or None, using=using)
-    return result.cancelled, {id: _not_cancelled(result.previous.get(id)) for id in result.unknown}
-
-
-def _not_cancelled(state: JobState | None) -> str:
-    """Why a job was not cancelled. A waiting or running job always is, unless it changed after it was shown."""
-    if state is None:
-        return "there is no such job"
-    return CHANGED if state in OCCUPIED else f"it is {state}"
+    result = cancel(ids, force=force, snapshot=operation.snapshot or None, record=False, using=using)
+    return result.cancelled, {id: not_cancelled(result.previous.get(id)) for id in result.unknown}
 
 
 def _delete(ids: list[UUID], operation: Operation, using: str) -> Result:
@@ -118,6 +116,8 @@ def begin_operation(
     operator: str,
     reason: str = "",
     snapshot: str | None = None,
+    shown_at: datetime | None = None,
+    confirmation: UUID | None = None,
     force: bool = False,
     using: str | None = None,
 ) -> Operation:
@@ -127,7 +127,11 @@ def begin_operation(
     were already in their state at the ``snapshot`` are included. Pass the snapshot that :func:`current_snapshot`
     returned when the jobs were shown; the default is a snapshot taken by this call. Jobs selected by id that changed
     after the snapshot are refused. Of other selections, jobs that came later are counted at the end, as
-    ``details["came_later"]``. ``force`` is an option of :func:`cancel`.
+    ``details["came_later"]``. ``shown_at`` is the time of the snapshot, for the record. ``force`` is an option of
+    :func:`cancel`.
+
+    With a ``confirmation``, the id of a page that asked for it, the operation is recorded once: another call with this
+    id returns the operation of the first.
 
     Raises ``InvalidOption`` for an unknown verb, an invalid selection or snapshot, and a missing reason if the verb
     needs one.
@@ -144,16 +148,22 @@ def begin_operation(
     snapshot = chosen.snapshot if snapshot is None else snapshot
     shown = current_snapshot(using=using) if snapshot is None else check_snapshot(snapshot, using)
     chosen = _bounded(replace(chosen, snapshot=None), using)
-    return Operation.objects.using(using).create(
-        verb=verb,
-        operator=check_text(operator, option="operator", max_length=255),
-        reason=reason,
-        state=Operation.State.RUNNING,
-        selection=chosen.to_json(),
-        snapshot=shown,
-        cursor={"place": chosen.after_seq or 0},
-        details={"force": True} if force else {},
-    )
+    values = {
+        "verb": verb,
+        "operator": check_text(operator, option="operator", max_length=255),
+        "reason": reason,
+        "queue": chosen.queue or "",
+        "state": Operation.State.RUNNING,
+        "selection": chosen.to_json(),
+        "snapshot": shown,
+        "cursor": {"place": chosen.after_seq or 0},
+        "details": ({"shown_at": shown_at.isoformat()} if shown_at else {}) | ({"force": True} if force else {}),
+    }
+    operations = Operation.objects.using(using)
+    if confirmation is None:
+        return operations.create(**values)
+    operation, _ = operations.get_or_create(confirmation=confirmation, defaults=values)
+    return operation
 
 
 def _chosen(ids: Iterable[UUID] | None, selection: Selection | Mapping[str, Any] | None) -> Selection:
@@ -256,20 +266,51 @@ def _advanced_at(operation: Operation) -> Any:
     return operation.started_at if noted is None else parse_datetime(noted)
 
 
-def stop_operation(operation: Operation, *, using: str | None = None) -> bool:
-    """Stop a running operation where it is; return whether it was running."""
-    return _switch(operation, Operation.State.RUNNING, Operation.State.STOPPED, database(using))
+def stop_operation(operation: Operation, *, operator: str = "", reason: str = "", using: str | None = None) -> bool:
+    """Stop a running operation where it is; return whether it was running. Its record keeps who stopped it, and why."""
+    return _switch("stop", operation, noted(operator, reason), database(using))
 
 
-def resume_operation(operation: Operation, *, using: str | None = None) -> bool:
-    """Resume a stopped operation; return whether it was stopped."""
-    return _switch(operation, Operation.State.STOPPED, Operation.State.RUNNING, database(using))
+def resume_operation(operation: Operation, *, operator: str = "", reason: str = "", using: str | None = None) -> bool:
+    """Resume a stopped operation; return whether it was stopped. Its record keeps who resumed it, and why."""
+    return _switch("resume", operation, noted(operator, reason), database(using))
 
 
-def _switch(operation: Operation, was: str, state: str, using: str) -> bool:
+_SWITCHES = MappingProxyType(
+    {
+        "stop": (Operation.State.RUNNING, Operation.State.STOPPED),
+        "resume": (Operation.State.STOPPED, Operation.State.RUNNING),
+    }
+)
+
+
+def _switch(verb: str, operation: Operation, note: Note, using: str) -> bool:
+    was, state = _SWITCHES[verb]
+    operations = Operation.objects.using(using).filter(pk=operation.pk, state=was)
     finished = None if state == Operation.State.RUNNING else StatementTimestamp()
-    moved = Operation.objects.using(using).filter(pk=operation.pk, state=was)
-    return bool(moved.update(state=state, finished_at=finished))
+
+    def work() -> bool:
+        row = operations.select_for_update().annotate(now=StatementTimestamp()).first()
+        if row is None:
+            return False
+        switch = {"verb": verb, "operator": note.operator, "reason": note.reason, "at": row.now.isoformat()}
+        details = {**row.details, "switches": [*row.details.get("switches", []), switch]}
+        operations.update(state=state, finished_at=finished, details=details)
+        return True
+
+    return in_transaction(using, work)
+
+
+def forget_old_operations(*, using: str) -> dict[str, int]:
+    """Delete the jobs of operations that ended long ago, and later the operations; return the numbers of rows."""
+    now = StatementTimestamp()
+    batches = OperationBatch.objects.using(using).filter(operation__finished_at__lte=now - KEEP_JOBS)
+    some = list(batches.values_list("pk", flat=True)[:FORGOTTEN_AT_ONCE])
+    old = Operation.objects.using(using).filter(finished_at__lte=now - KEEP_OPERATIONS)
+    return {
+        "operation_batches": OperationBatch.objects.using(using).filter(pk__in=some)._raw_delete(using),
+        "operations": old._raw_delete(using),
+    }
 
 
 def _continue(id: UUID, using: str) -> Bit | None:
@@ -299,6 +340,7 @@ def _advance(id: UUID, using: str) -> Bit:
     moved, refused = VERBS[operation.verb].run(ids, operation, using) if ids else ([], {})
     kept = operation.details.get("refused", {})
     kept |= {str(job_id): why for job_id, why in list(refused.items())[: max(0, REFUSALS_KEPT - len(kept))]}
+    keep_jobs(id, moved, using)
     later = {} if more else _came_later(operation, selection, using)
     Operation.objects.using(using).filter(pk=id).update(
         cursor={"place": place, "advanced_at": operation.now.isoformat()},
@@ -340,6 +382,24 @@ def _came_later(operation: Operation, selection: Selection, using: str) -> dict[
     counted = paging.count(Seen(operation.verb, selection.snapshot).later(_taken(operation.verb, now, using)))
     among = {} if counted.among is None else {"came_later_among": counted.among}
     return {"came_later": counted.number, **among}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A snapshot of the database, and its time."""
+
+    snapshot: str
+    at: datetime
+
+
+def shown_now(*, using: str) -> Shown:
+    """The current snapshot and the database's time, to be taken before jobs are read that a page shows."""
+    return Shown(*rows(using, sql.session.SHOWN)[0])
+
+
+def confirmed(confirmation: UUID, *, using: str) -> Operation | None:
+    """The operation that was begun with this confirmation, if any."""
+    return Operation.objects.using(using).filter(confirmation=confirmation).first()
 
 
 def current_snapshot(*, using: str | None = None) -> str:

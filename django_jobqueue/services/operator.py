@@ -25,6 +25,7 @@ from ..engine.claims import Target, database_of, id_of
 from ..engine.databases import database, execute, named, rows
 from ..engine.lanes import lanes_of
 from ..engine.queues import check_exists, no_queue
+from ..engine.records import Note, keep_record, noted
 from ..engine.retry_decision import retrying_beside
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
 from ..engine.transactions import in_transaction
@@ -42,11 +43,12 @@ from ..engine.transitions import (
 from ..exceptions import InvalidOption, InvalidTransition, JobNotFound
 from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
-from ..models import Job, Operation, Queue
+from ..models import Job, Queue
 from ..options import check_moment, check_state
 from ..policies import LANED, QueuePolicy
+from ..redaction import redacted
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState, leads_to
-from ..text import check_tags, check_text, clean_text
+from ..text import check_tags
 
 Jobs = Target | Iterable[Target] | QuerySet[Job]
 KEEP: Any = object()
@@ -104,7 +106,7 @@ def retry(
     For a single job, ``JobNotFound`` and ``InvalidTransition`` are raised. For several jobs, the result lists the
     refused ones. Raises ``InvalidData``.
     """
-    note = _noted(operator, reason)
+    note = noted(operator, reason)
     settings = get_settings()
     text = None
     if data is not KEEP:
@@ -115,7 +117,8 @@ def retry(
     allowing = IfAllowed(decision, RETRIABLE, JobState.RETRY, _seen("retry", snapshot, using), alone)
     outcome = _operate(ids, allowing, queue, using)
     if record:
-        _record_many("retry", note, queue, outcome, using, decision.edits)
+        edited = _edited(decision.edits, outcome.moved)
+        keep_record("retry", note, using, queue=queue, moved=outcome.moved, refused=outcome.refused, details=edited)
     return outcome
 
 
@@ -151,7 +154,7 @@ def skip(
     ``InvalidOption`` without a reason. For a single job, ``JobNotFound`` and ``InvalidTransition`` are raised; for
     several jobs, the result lists the refused ones.
     """
-    note = _noted(operator, reason)
+    note = noted(operator, reason)
     if not note.reason.strip():
         raise InvalidOption("reason", "expected a text that says why", hint="It is kept with the job.")
     text = f"{note.operator}: {note.reason}" if note.operator else note.reason
@@ -161,7 +164,7 @@ def skip(
     allowing = IfAllowed(decision, SKIPPABLE, JobState.STOPPED, _seen("skip", snapshot, using), alone)
     outcome = _operate(ids, allowing, queue, using)
     if record:
-        _record_many("skip", note, queue, outcome, using)
+        keep_record("skip", note, using, queue=queue, moved=outcome.moved, refused=outcome.refused)
     return outcome
 
 
@@ -171,6 +174,8 @@ def cancel(
     tags: Iterable[str] = (),
     force: bool = False,
     operator: str = "",
+    reason: str = "",
+    record: bool = True,
     snapshot: str | None = None,
     queue: str | None = None,
     using: str | None = None,
@@ -179,29 +184,40 @@ def cancel(
 
     A waiting job ends at once. An active job becomes cancelling until its worker answers. With ``force`` an active job
     is stopped at once; its handler and the next job of its key may then overlap. Jobs that do not exist or are final
-    are listed in the result, and so are jobs sent after the ``snapshot``, see :func:`current_snapshot`. Raises
+    are listed in the result, and so are jobs sent after the ``snapshot``, see :func:`current_snapshot`.
+
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``, unless ``record`` is false. Raises
     ``InvalidOption`` if neither ids nor tags are given.
     """
     using, queue = database(using), None if queue is None else named(queue)
-    note = _noted(operator)
+    note = noted(operator, reason)
     job_ids, tagged = _selection("cancel", ids, tags)
     decision = Cancel(force, _seen("cancel", snapshot, using))
 
-    def work() -> Moved:
-        return move(using, _ids_of(job_ids, tagged, queue, using), decision, queue=queue)
+    def work() -> Cancellation:
+        moved = move(using, _ids_of(job_ids, tagged, queue, using), decision, queue=queue)
+        kept = {job.pk for job in moved.jobs if job.state == JobState.CANCELLING and job.pk not in moved.changes}
+        result = Cancellation(
+            cancelled=[job.pk for job in moved.jobs if job.pk in moved.changes or job.pk in kept],
+            previous={job.pk: JobState(job.state) for job in moved.jobs},
+        )
+        reached = set(result.cancelled)
+        meant = dict.fromkeys(job_ids) | dict.fromkeys(job.pk for job in moved.jobs)
+        result.unknown = [id for id in meant if id not in reached]
+        if record:
+            refused = {id: not_cancelled(result.previous.get(id)) for id in result.unknown}
+            details = {"force": True} if force else {}
+            keep_record("cancel", note, using, queue=queue, moved=result.cancelled, refused=refused, details=details)
+        return result
 
-    moved = in_transaction(using, work)
-    kept = {job.pk for job in moved.jobs if job.state == JobState.CANCELLING and job.pk not in moved.changes}
-    result = Cancellation(
-        cancelled=[job.pk for job in moved.jobs if job.pk in moved.changes or job.pk in kept],
-        previous={job.pk: JobState(job.state) for job in moved.jobs},
-    )
-    reached = set(result.cancelled)
-    meant = dict.fromkeys(job_ids) | dict.fromkeys(job.pk for job in moved.jobs)
-    result.unknown = [id for id in meant if id not in reached]
-    if note.operator:
-        _record("cancel", note, queue, result.cancelled, dict.fromkeys(result.unknown, ""), using)
-    return result
+    return in_transaction(using, work)
+
+
+def not_cancelled(state: JobState | None) -> str:
+    """Why a job was not cancelled. A waiting or running job always is, unless it changed after it was shown."""
+    if state is None:
+        return "there is no such job"
+    return CHANGED if state in OCCUPIED else f"it is {state}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,19 +251,20 @@ def delete(
     *,
     tags: Iterable[str] = (),
     operator: str = "",
+    reason: str = "",
     queue: str | None = None,
     using: str | None = None,
 ) -> int:
     """Delete jobs that have ended, all or none, and return their number; keys that they blocked continue.
 
-    Raises ``InvalidOption`` without ids and tags, ``JobNotFound`` for an id that does not exist, and
-    ``InvalidTransition`` if a job waits or runs.
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``InvalidOption`` without ids
+    and tags, ``JobNotFound`` for an id that does not exist, and ``InvalidTransition`` if a job waits or runs.
     """
     using, queue = database(using), None if queue is None else named(queue)
-    note = _noted(operator)
+    note = noted(operator, reason)
     job_ids, tagged = _selection("delete", ids, tags)
 
-    def work() -> list[UUID]:
+    def work() -> int:
         locked, jobs = lock(using, _ids_of(job_ids, tagged, queue, using), queue=queue)
         missing = set(job_ids) - {job.pk for job in jobs}
         if missing:
@@ -256,12 +273,10 @@ def delete(
             if job.state not in FINAL:
                 raise InvalidTransition(job_id=job.pk, state=job.state, wanted="deleted", allowed=FINAL)
         delete_rows(using, jobs, locked)
-        return [job.pk for job in jobs]
+        keep_record("delete", note, using, queue=queue, moved=[job.pk for job in jobs])
+        return len(jobs)
 
-    deleted = in_transaction(using, work)
-    if note.operator:
-        _record("delete", note, queue, deleted, {}, using)
-    return len(deleted)
+    return in_transaction(using, work)
 
 
 def delete_each(ids: list[UUID], *, snapshot: str | None = None, using: str) -> Outcome:
@@ -281,13 +296,16 @@ def delete_each(ids: list[UUID], *, snapshot: str | None = None, using: str) -> 
     return in_transaction(using, work)
 
 
-def purge(queue: str, state: str | None = None, *, operator: str = "", using: str | None = None) -> int:
+def purge(
+    queue: str, state: str | None = None, *, operator: str = "", reason: str = "", using: str | None = None
+) -> int:
     """Delete all jobs of a queue, or all in one state, and return their number; running jobs are deleted too.
 
-    Raises ``QueueNotFound``, and ``InvalidOption`` for a state that does not exist.
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``QueueNotFound``, and
+    ``InvalidOption`` for a state that does not exist.
     """
     using = database(using)
-    note = _noted(operator)
+    note = noted(operator, reason)
     if state is not None:
         state = check_state(state)
     queue = check_exists(queue, using).name
@@ -298,12 +316,11 @@ def purge(queue: str, state: str | None = None, *, operator: str = "", using: st
         if freed := {lanes.Lane(queue, policy, key) for policy, key, *_ in gone if policy in LANED}:
             lanes.release_later(using, freed)
         announcements.keys_released(using, [(queue, key) for _, key, blocked, _ in gone if blocked])
-        return sum(number for *_, number in gone)
+        number = sum(number for *_, number in gone)
+        keep_record("purge", note, using, queue=queue, count=number, details={"state": state} if state else {})
+        return number
 
-    deleted = in_transaction(using, work)
-    if note.operator:
-        _record("purge", note, queue, [], {}, using, count=deleted)
-    return deleted
+    return in_transaction(using, work)
 
 
 def pause(queue: str, *, operator: str = "", reason: str = "", using: str | None = None) -> None:
@@ -311,7 +328,7 @@ def pause(queue: str, *, operator: str = "", reason: str = "", using: str | None
 
     With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``QueueNotFound``.
     """
-    _switch("pause", queue, StatementTimestamp(), _noted(operator, reason), database(using))
+    _switch("pause", queue, StatementTimestamp(), noted(operator, reason), database(using))
 
 
 def resume(queue: str, *, operator: str = "", reason: str = "", using: str | None = None) -> None:
@@ -320,33 +337,21 @@ def resume(queue: str, *, operator: str = "", reason: str = "", using: str | Non
     With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``QueueNotFound``.
     """
     using = database(using)
-    _switch("resume", queue, None, _noted(operator, reason), using)
+    _switch("resume", queue, None, noted(operator, reason), using)
     wake(using, [named(queue)])
 
 
-def _switch(verb: str, queue: object, paused_at: StatementTimestamp | None, note: _Note, using: str) -> None:
+def _switch(verb: str, queue: object, paused_at: StatementTimestamp | None, note: Note, using: str) -> None:
     queues = Queue.objects.using(using).filter(pk=named(queue))
     with transaction.atomic(using=using):
         is_new = queues.filter(paused_at__isnull=paused_at is not None).update(paused_at=paused_at)
-        if is_new and (note.operator or note.reason):
-            _record(verb, note, named(queue), [], {}, using)
+        if is_new:
+            keep_record(verb, note, using, queue=named(queue))
     if not is_new and not queues.exists():
         raise no_queue(named(queue), using)
 
 
 # ------------------------------------------------------------------------------------------------- what they share
-
-
-@dataclass(frozen=True, slots=True)
-class _Note:
-    operator: str
-    reason: str
-
-
-def _noted(operator: object, reason: object = "") -> _Note:
-    """The operator and the reason, checked before any job moves: an invalid record must not undo the operation."""
-    name = check_text(operator, option="operator", max_length=255)
-    return _Note(name, clean_text("" if reason is None else reason, max_chars=get_settings().MAX_ERROR_CHARS))
 
 
 def _seen(verb: str, snapshot: str | None, using: str) -> Seen | None:
@@ -440,10 +445,13 @@ def _slots_taken(using: str, jobs: list[Job]) -> dict[UUID, UUID]:
 
 
 def _edits(using: str, jobs: list[Job], data: Any) -> dict[str, Any]:
-    """The data of these locked jobs before and after, for the record; of a few jobs, because it may be large."""
+    """The data of these locked jobs before and after, for the record, which is kept longer than the jobs.
+
+    Without sensitive values, and of a few jobs, because it may be large.
+    """
     few = [job.pk for job in jobs[:EDITS_KEPT]]
     before = Job.objects.using(using).filter(pk__in=few).values_list("pk", "data")
-    return {str(id): {"before": was, "after": data} for id, was in before}
+    return {str(id): {"before": redacted(was), "after": redacted(data)} for id, was in before}
 
 
 def _ids(jobs: Jobs) -> tuple[list[UUID], bool]:
@@ -477,38 +485,9 @@ def _ids_of(ids: list[UUID], tags: list[str], queue: str | None, using: str) -> 
     return list(dict.fromkeys([*ids, *tagged.values_list("pk", flat=True)]))
 
 
-def _record_many(
-    verb: str, note: _Note, queue: str | None, outcome: Outcome, using: str, edits: Mapping[str, Any] | None = None
-) -> None:
-    if note.operator or note.reason:
-        moved = {id: edit for id, edit in (edits or {}).items() if UUID(id) in outcome.moved}
-        details = {"data": moved} if moved else {}
-        _record(verb, note, queue, outcome.moved, outcome.refused, using, details=details)
-
-
-def _record(
-    verb: str,
-    note: _Note,
-    queue: str | None,
-    moved: list[UUID],
-    refused: Mapping[UUID, str],
-    using: str,
-    *,
-    count: int | None = None,
-    details: Mapping[str, Any] | None = None,
-) -> None:
-    """Record who did what to which jobs, and why."""
-    Operation.objects.using(using).create(
-        verb=verb,
-        operator=note.operator,
-        reason=note.reason,
-        queue=queue or "",
-        selection={"ids": [str(id) for id in moved[:1000]]},
-        moved=len(moved) if count is None else count,
-        refused=len(refused),
-        details={"refused": {str(id): why for id, why in list(refused.items())[:1000]}, **(details or {})},
-        finished_at=StatementTimestamp(),
-    )
+def _edited(edits: Mapping[str, Any], moved: list[UUID]) -> dict[str, Any]:
+    data = {id: edit for id, edit in edits.items() if UUID(id) in moved}
+    return {"data": data} if data else {}
 
 
 acancel = sync_to_async(cancel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from ..engine.announcements import after_commit
 from ..engine.databases import database, execute, named, rows
 from ..engine.lanes import release_held
 from ..engine.queues import check_exists, no_queue
+from ..engine.records import changes, keep_record, noted
 from ..engine.transactions import T, in_transaction, joins
 from ..exceptions import ImmutableOption, InvalidOption, JobQueueError
 from ..expressions import StatementTimestamp
@@ -33,19 +34,22 @@ RETRY_OPTIONS = ("retry_limit", "retry_delay", "retry_backoff", "retry_delay_max
 PARTITION_TRIES = 20
 
 
-def create_queue(name: str, *, using: str | None = None, **options: Any) -> Queue:
+def create_queue(name: str, *, operator: str = "", reason: str = "", using: str | None = None, **options: Any) -> Queue:
     """Create a queue; if a queue of this name exists, change its options instead.
 
-    Options that are not given keep their values, or get their defaults in a new queue. Raises ``InvalidOption``, and
-    ``ImmutableOption`` for another policy or partition than the existing queue has.
+    Options that are not given keep their values, or get their defaults in a new queue. With an ``operator`` or a
+    ``reason`` the call is recorded as an ``Operation``. Raises ``InvalidOption``, and ``ImmutableOption`` for another
+    policy or partition than the existing queue has.
     """
-    using = database(using)
+    using, note = database(using), noted(operator, reason)
     name = check_queue_name(name)
     wanted = clean_queue_options(options, name=name)
     existing = Queue.objects.using(using).filter(pk=name).first()
     if existing is not None:
-        return update_queue(name, using=using, **wanted)
-    return _create_new(name, wanted, using)
+        return update_queue(name, operator=operator, reason=reason, using=using, **wanted)
+    queue = _create_new(name, wanted, using)
+    keep_record("create_queue", note, using, queue=name, details=changes({}, wanted))
+    return queue
 
 
 def _create_new(name: str, wanted: dict[str, Any], using: str, *, in_migration: bool = False) -> Queue:
@@ -81,25 +85,37 @@ def create_fifo_queue(name: str, *, using: str | None = None, **options: Any) ->
     return create_queue(name, using=using, policy=ORDERED, **options)
 
 
-def update_queue(name: str, *, using: str | None = None, **options: Any) -> Queue:
+def update_queue(name: str, *, operator: str = "", reason: str = "", using: str | None = None, **options: Any) -> Queue:
     """Change options of a queue; jobs that were already sent keep their options.
 
+    With an ``operator`` or a ``reason`` the change is recorded as an ``Operation``, with the values before and after.
     Raises ``QueueNotFound``, ``InvalidOption``, and ``ImmutableOption`` for another policy or partition.
     """
     using, name = database(using), named(name)
+    note = noted(operator, reason)
     wanted = clean_queue_options(options, name=name)
     with transaction.atomic(using=using):
-        queue = get_queue(name, using=using)
+        before = get_queue(name, using=using)
         _check_dead_letter(name, wanted, using)
-        return _change(queue, wanted, using)
+        after = _change(before, wanted, using)
+        changed = changes(_values(before, wanted), _values(after, wanted))
+        if changed:
+            keep_record("update_queue", note, using, queue=name, details=changed)
+        return after
 
 
-def delete_queue(name: str, *, using: str | None = None) -> bool:
+def _values(queue: Queue, options: Iterable[str]) -> dict[str, Any]:
+    return {name: queue.dead_letter_id if name == "dead_letter" else getattr(queue, name) for name in options}
+
+
+def delete_queue(name: str, *, operator: str = "", reason: str = "", using: str | None = None) -> bool:
     """Delete a queue, all its jobs, and the schedules that send to it; return whether the queue existed.
 
-    Raises ``InvalidOption`` if the queue has its own partition and the call is inside ``atomic()``.
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``InvalidOption`` if the queue
+    has its own partition and the call is inside ``atomic()``.
     """
     using, name = database(using), named(name)
+    note = noted(operator, reason)
     queue = Queue.objects.using(using).filter(pk=name).first()
     if queue is None:
         return False
@@ -108,6 +124,7 @@ def delete_queue(name: str, *, using: str | None = None) -> bool:
         _with_lock_timeout(using, partial(_drop, queue, using))
     else:
         queue.delete(using=using)
+    keep_record("delete_queue", note, using, queue=name)
     return True
 
 

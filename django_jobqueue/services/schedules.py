@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 from django.db.models import Q
@@ -19,11 +20,12 @@ from ..database_errors import explain
 from ..engine import sql
 from ..engine.databases import database, execute, rows
 from ..engine.queues import check_exists
+from ..engine.records import Note, changes, keep_record, noted
 from ..engine.transactions import in_transaction, unless_locked
 from ..exceptions import InvalidOption, JobQueueError, KeyRequired, ScheduleNotFound
 from ..expressions import StatementTimestamp
 from ..log_texts import error_line
-from ..models import Job, Queue, Schedule, ScheduleRun
+from ..models import Job, Operation, Queue, Schedule, ScheduleRun
 from ..options import (
     REQUIRED_OF_SCHEDULES,
     check_int,
@@ -61,14 +63,18 @@ def create_schedule(
     tags: Iterable[str] = (),
     catch_up: str = CatchUp.LAST.value,
     enabled: bool | None = None,
+    operator: str = "",
+    reason: str = "",
     using: str | None = None,
     **options: Any,
 ) -> Schedule:
     """Create a schedule, or change the schedule of this name to these values, and return it.
 
     Without ``enabled``, a new schedule is on, and an existing one stays on or off. Further options are options of its
-    jobs, as for :func:`send`. Raises ``InvalidOption``, also for a schedule that never fires, ``InvalidData``,
-    ``QueueNotFound``, and ``KeyRequired`` for a schedule without a key that sends to an ordered queue.
+    jobs, as for :func:`send`. With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``.
+
+    Raises ``InvalidOption``, also for a schedule that never fires, ``InvalidData``, ``QueueNotFound``, and
+    ``KeyRequired`` for a schedule without a key that sends to an ordered queue.
     """
     given: dict[str, Any] = {
         "queue": queue,
@@ -84,25 +90,87 @@ def create_schedule(
     }
     if enabled is not None:
         given["enabled"] = enabled
-    return _put(check_schedule_name(name), given, options, database(using))
+    return _put(check_schedule_name(name), given, options, noted(operator, reason), database(using))
 
 
-def run_schedule(name: str, *, using: str | None = None) -> Job | None:
+def run_schedule(
+    name: str,
+    *,
+    operator: str = "",
+    reason: str = "",
+    confirmation: UUID | None = None,
+    using: str | None = None,
+) -> Job | None:
     """Send a job of this schedule now, even if the schedule is off, and return the job.
 
-    Returns ``None`` if the policy of its queue refuses the job. The slots of the schedule do not change. Raises
+    Returns ``None`` if the policy of its queue refuses the job. The slots of the schedule do not change. With an
+    ``operator`` or a ``reason`` the call is recorded as an ``Operation``. With a ``confirmation``, the id of a page
+    that asked for it, it sends once: another call with this id returns the job of the first. Raises
     ``ScheduleNotFound``, and the exceptions of :func:`send`.
     """
-    using = database(using)
+    using, note = database(using), noted(operator, reason)
     schedule = _get(name, using)
     schedule.check_options()  # also the cron line, which send_due() reads before it sends
 
     def work() -> Job | None:
+        Schedule.objects.using(using).select_for_update(no_key=True).filter(pk=schedule.pk).first()
+        recorded = Operation.objects.using(using).filter(confirmation=confirmation, confirmation__isnull=False).first()
+        if recorded is not None:
+            return Job.objects.using(using).filter(pk__in=recorded.selection["ids"]).first()
         job = _send(schedule, using)
         _record_by_hand(schedule, job, using)
+        moved = [] if job is None else [job.pk]
+        keep_record("run_schedule", note, using, queue=schedule.queue_id, schedule=schedule.pk, moved=moved,
+                    confirmation=confirmation)  # fmt: skip
         return job
 
     return in_transaction(using, work)
+
+
+def switch_schedule(
+    name: str, *, enabled: bool, operator: str = "", reason: str = "", using: str | None = None
+) -> bool:
+    """Turn a schedule on or off, and return whether that changed it.
+
+    With an ``operator`` or a ``reason`` the change is recorded as an ``Operation``. Raises ``ScheduleNotFound``.
+    """
+    using, note = database(using), noted(operator, reason)
+    schedule = _get(name, using)
+    with transaction.atomic(using=using):
+        changed = Schedule.objects.using(using).filter(pk=schedule.pk, enabled=not enabled).update(enabled=enabled)
+        if changed:
+            _record(schedule.pk, {"enabled": not enabled}, {"enabled": enabled}, note, using)
+    return bool(changed)
+
+
+def delete_schedule(name: str, *, operator: str = "", reason: str = "", using: str | None = None) -> None:
+    """Delete a schedule; the jobs that it sent stay.
+
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``ScheduleNotFound``.
+    """
+    using, note = database(using), noted(operator, reason)
+    schedule = _get(name, using)
+    with transaction.atomic(using=using):
+        keep_record("delete_schedule", note, using, schedule=schedule.name)
+        schedule.delete(using=using)
+
+
+def record_edit(before: Schedule | None, after: Schedule, *, operator: str, reason: str, using: str) -> None:
+    """Record that an operator created a schedule, without ``before``, or which of its fields the operator changed."""
+    columns = [
+        field.attname
+        for field in after._meta.concrete_fields
+        if field.name in {*REQUIRED_OF_SCHEDULES, *schedule_defaults()}
+    ]
+    was, now = ({name: getattr(row, name) for name in columns} if row else None for row in (before, after))
+    _record(after.name, was, now or {}, noted(operator, reason), using)
+
+
+def _record(name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any], note: Note, using: str) -> None:
+    changed = changes(before or {}, after)
+    if before is None or changed:
+        verb = "create_schedule" if before is None else "update_schedule"
+        keep_record(verb, note, using, schedule=name, details=changed)
 
 
 def send_due(*, limit: int = 100, using: str | None = None) -> int:
@@ -154,14 +222,14 @@ def _declare(name: str, options: Mapping[str, Any], is_ours: bool, using: str) -
         given.pop("enabled", None)
     else:
         given.setdefault("enabled", True)
-    _put(name, given, {}, using)
+    _put(name, given, {}, noted(""), using)
     Schedule.objects.using(using).filter(pk=name, from_code=False).update(from_code=True)
 
 
 # -------------------------------------------------------------------------------------------------- creating schedules
 
 
-def _put(name: str, given: Mapping[str, Any], options: Mapping[str, Any], using: str) -> Schedule:
+def _put(name: str, given: Mapping[str, Any], options: Mapping[str, Any], note: Note, using: str) -> Schedule:
     columns = schedule_defaults() | clean_schedule_options({**given, **options})
     if "enabled" not in given:  # an existing schedule stays on or off
         del columns["enabled"]
@@ -171,10 +239,12 @@ def _put(name: str, given: Mapping[str, Any], options: Mapping[str, Any], using:
         manager = Schedule.objects.db_manager(using)
         schedule, is_new = manager.select_for_update(no_key=True).get_or_create(name=name, defaults=columns)
         changed = {column: value for column, value in columns.items() if getattr(schedule, column) != value}
+        before = None if is_new else {column: getattr(schedule, column) for column in columns}
         if not is_new and changed:
             for column, value in {**changed, "updated_at": StatementTimestamp()}.items():
                 setattr(schedule, column, value)
             schedule.save(using=using, update_fields=[*changed, "updated_at"])
+        _record(name, before, columns, note, using)
     return manager.get(pk=name)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from django.db import transaction
 from django.db.models import Q
 
 from ..connection_names import name_process
 from ..engine.databases import database
 from ..engine.pools import remove_pools
 from ..engine.queues import check_exists
+from ..engine.records import keep_record, noted
 from ..engine.recovery import jobs_of, return_uncharged
 from ..expressions import StatementTimestamp
 from ..models import Worker
@@ -15,15 +17,21 @@ from ..querysets import JobQuerySet
 from ..text import check_text
 
 
-def stop_worker(name: str, *, using: str | None = None) -> int:
+def stop_worker(name: str, *, operator: str = "", reason: str = "", using: str | None = None) -> int:
     """Ask the worker of this name to stop gracefully, and return the number of processes that were asked.
 
-    Raises ``InvalidOption`` without a name.
+    With an ``operator`` or a ``reason`` the call is recorded as an ``Operation``. Raises ``InvalidOption`` without a
+    name.
     """
     check_text(name, option="name", max_length=255, required=True)
-    live = Worker.objects.using(database(using)).filter(stopped_at=None, stopping_at=None)
+    using, note = database(using), noted(operator, reason)
+    live = Worker.objects.using(using).filter(stopped_at=None, stopping_at=None)
     processes = live.filter(Q(name=name) | Q(name__startswith=f"{name}/"))
-    return processes.update(stopping_at=StatementTimestamp())
+    with transaction.atomic(using=using):
+        asked = processes.update(stopping_at=StatementTimestamp())
+        if asked:
+            keep_record("stop_worker", note, using, count=asked, details={"worker": name})
+    return asked
 
 
 def mark_worker_unresponsive(worker: str, *, using: str | None = None) -> dict[str, int]:

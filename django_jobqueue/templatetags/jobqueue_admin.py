@@ -7,6 +7,7 @@ from typing import Any
 
 from django import template
 from django.http import HttpRequest
+from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -27,6 +28,17 @@ def state_badge(state: str) -> SafeString:
 @register.filter
 def time_tag(value: datetime | None) -> str:
     return wording.time_tag(value)
+
+
+@register.filter
+def time_text(value: str) -> str:
+    """A time that is stored as text."""
+    return wording.time_tag(parse_datetime(value))
+
+
+@register.filter
+def thousands(number: int) -> str:
+    return f"{number:,}"
 
 
 @register.filter

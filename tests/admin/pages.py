@@ -20,6 +20,26 @@ def act_url(job: Any, verb: str) -> str:
     return reverse("admin:jobqueue_job_act", args=[job.pk, verb])
 
 
+def choose(client: Any, action: str, *jobs: Any, across: int = 0, url: str = JOBS) -> Any:
+    """The page that asks for confirmation, after an action was chosen in a list."""
+    given = {"action": action, "_selected_action": [str(job.pk) for job in jobs], "index": 0, "select_across": across}
+    return client.get(client.post(url, given).url)
+
+
+def confirm(client: Any, shown: Any, **more: Any) -> Any:
+    """What follows when the form of that page is sent."""
+    return client.post(shown.request["PATH_INFO"], {**hidden(shown), "reason": "because", **more})
+
+
+def hidden(shown: Any) -> dict[str, Any]:
+    """The hidden fields of a page."""
+    fields: dict[str, Any] = {}
+    for tag, given in read(shown).tags:
+        if tag == "input" and given.get("type") == "hidden" and given.get("name") != "csrfmiddlewaretoken":
+            fields.setdefault(str(given["name"]), []).append(given.get("value") or "")
+    return fields
+
+
 def edit_url(job: Any) -> str:
     return reverse("admin:jobqueue_job_edit", args=[job.pk])
 

@@ -9,7 +9,7 @@ from django_jobqueue.admin.blocked_keys import BlockedKeyAdmin
 from django_jobqueue.models import Operation
 from django_jobqueue.services.inspect.lanes import behind
 from django_jobqueue.states import JobState
-from tests.admin.pages import BLOCKED, job_url, read
+from tests.admin.pages import BLOCKED, choose, confirm, job_url, read
 from tests.factories import JobFactory, QueueFactory
 from tests.past import ago, reread
 
@@ -72,9 +72,8 @@ def test_a_page_costs_the_same_however_many_there_are(boss, fifo_queue, django_a
         boss.get(BLOCKED)
 
 
-def act(client, action, *jobs, **more):
-    given = {"action": action, "_selected_action": [str(job.pk) for job in jobs], "index": 0, "select_across": 0}
-    return client.post(BLOCKED, given | more)
+def act(client, action, *jobs):
+    return choose(client, action, *jobs, url=BLOCKED)
 
 
 def test_a_preview_says_what_runs_next(boss, fifo_queue):
@@ -91,7 +90,7 @@ def test_skipped_keys_go_on(boss, fifo_queue):
     gone, _ = block(fifo_queue, "gone")
     services.retry(gone)
 
-    response = act(boss, "skip_keys", first, second, gone, confirmed=1, reason="refunded")
+    response = confirm(boss, act(boss, "skip_keys", first, second, gone), reason="refunded")
 
     assert [reread(job).state for job in (first, second)] == ["stopped", "stopped"]
     assert reread(next_of_first).hold is None
@@ -106,7 +105,7 @@ def test_of_two_operators_one_retries(boss, fifo_queue):  # F70
     blocker, _ = block(fifo_queue, "ada")
     services.retry(blocker)
 
-    response = act(boss, "retry_keys", blocker, confirmed=1)
+    response = confirm(boss, act(boss, "retry_keys", blocker))
 
     assert "refused: it is retry" in read(boss.get(response.url)).text
     assert reread(blocker).retry_limit == blocker.retry_limit + 1
@@ -116,15 +115,9 @@ def test_all_blocked_keys_of_a_queue(boss, fifo_queue):
     other = QueueFactory(policy="key_strict_fifo", name="other")
     meant = [block(fifo_queue, f"key-{number}")[0] for number in range(3)]
     spared, _ = block(other, "x")
-    given = {
-        "action": "retry_keys",
-        "_selected_action": [str(meant[0].pk)],
-        "select_across": 1,
-        "confirmed": 1,
-        "index": 0,
-    }
+    asked = choose(boss, "retry_keys", meant[0], across=1, url=f"{BLOCKED}?queue={fifo_queue.name}")
 
-    response = boss.post(f"{BLOCKED}?queue={fifo_queue.name}", given)
+    response = confirm(boss, asked)
     boss.post(response.url.replace("change/", "advance/"))
 
     assert {reread(job).state for job in meant} == {"retry"}

@@ -14,7 +14,7 @@ from django_jobqueue.admin.jobs import JobAdmin
 from django_jobqueue.engine import paging
 from django_jobqueue.models import Job, Operation
 from django_jobqueue.states import JobState
-from tests.admin.pages import JOBS, read
+from tests.admin.pages import JOBS, choose, confirm, read
 from tests.factories import JobFactory
 from tests.past import reread
 
@@ -193,13 +193,8 @@ def test_data_is_not_read_for_a_list(boss, jobs, django_assert_max_num_queries):
 # ------------------------------------------------------------------------------------------------------------ actions
 
 
-def act(client, action, *jobs, query="", **more):
-    given = {"action": action, "_selected_action": [str(job.pk) for job in jobs], "index": 0, "select_across": 0}
-    return client.post(f"{JOBS}?{query}", given | more)
-
-
 def test_a_preview_says_what_will_happen_and_changes_nothing(boss, jobs):
-    page = read(act(boss, "retry_jobs", jobs["failed"], jobs["done"]))
+    page = read(choose(boss, "retry_jobs", jobs["failed"], jobs["done"]))
 
     assert "gets one more attempt" in page.text
     assert "nothing, because it is completed" in page.text
@@ -217,7 +212,7 @@ def test_a_preview_says_what_will_happen_and_changes_nothing(boss, jobs):
     ),
 )
 def test_confirmed_it_is_done_and_recorded(boss, jobs, action, job, state):
-    response = act(boss, action, jobs[job], confirmed=1, reason="because")
+    response = confirm(boss, choose(boss, action, jobs[job]), reason="because")
 
     assert reread(jobs[job]).state == state
     (operation,) = Operation.objects.all()
@@ -226,7 +221,7 @@ def test_confirmed_it_is_done_and_recorded(boss, jobs, action, job, state):
 
 
 def test_finished_jobs_are_deleted(boss, jobs):
-    response = act(boss, "delete_jobs", jobs["done"], jobs["old"], confirmed=1)
+    response = confirm(boss, choose(boss, "delete_jobs", jobs["done"], jobs["old"]))
 
     assert set(Job.objects.values_list("seq", flat=True)) == {jobs[n].seq for n in ("old", "failed", "running")}
     page = read(boss.get(response.url)).text
@@ -234,20 +229,26 @@ def test_finished_jobs_are_deleted(boss, jobs):
     assert "deleted" in page
 
 
-def test_a_skip_without_a_reason_asks_for_it(boss, jobs):
-    page = act(boss, "skip_jobs", jobs["failed"], confirmed=1, reason="  ")
+@pytest.mark.parametrize(("action", "job"), (("skip_jobs", "failed"), ("cancel_jobs", "old"), ("delete_jobs", "done")))
+def test_what_ends_or_deletes_jobs_needs_a_reason(boss, jobs, action, job):
+    asked = choose(boss, action, jobs[job])
 
-    assert "This field is required" in read(page).text
-    assert reread(jobs["failed"]).state == "failed"
+    page = boss.get(confirm(boss, asked, reason="  ").url)
+
+    assert page.request["PATH_INFO"] == asked.request["PATH_INFO"]
+    assert "Nothing was changed: give a reason." in read(page).text
+    assert not Operation.objects.exists()
+    confirm(boss, page)
+    assert Operation.objects.get().moved == 1
 
 
 def test_select_all_means_what_the_filters_find(boss, queue, jobs):
     others = [JobFactory(queue=queue, name="ship", state=JobState.FAILED) for _ in range(3)]
     spared = JobFactory(queue=queue, name="mail", state=JobState.FAILED)
 
-    preview = act(boss, "retry_jobs", others[0], query="handler=ship", select_across=1)
+    preview = choose(boss, "retry_jobs", others[0], across=1, url=f"{JOBS}?handler=ship&older=1")
     assert "All 4 jobs that match the filters" in read(preview).text
-    response = act(boss, "retry_jobs", others[0], query="handler=ship&older=1", select_across=1, confirmed=1)
+    response = confirm(boss, preview)
     late = JobFactory(queue=queue, name="ship", state=JobState.FAILED)
     page = boss.get(response.url).content.decode()
     assert "data-jq-running" in page
@@ -281,7 +282,7 @@ def test_an_operation_is_stopped_and_resumed(boss, queue):
 
 
 def test_a_selection_that_is_none_is_refused(boss, jobs):
-    given = {"action": "retry_jobs", "_selected_action": ["1 OR 1=1"], "index": 0, "confirmed": 1}
+    given = {"action": "retry_jobs", "_selected_action": ["1 OR 1=1"], "index": 0}
 
     assert boss.post(JOBS, given).status_code == 400
     assert boss.post(JOBS, {**given, "_selected_action": [str(jobs["old"].pk)] * 1001}).status_code == 400

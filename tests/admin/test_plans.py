@@ -141,7 +141,7 @@ def test_what_was_shown_is_found_by_the_same_indexes(boss, filled, verb):
     operation = services.begin_operation(verb, selection={}, operator="boss", reason="x")
 
     with explained() as plans:
-        assert boss.post(JOBS, given).status_code == 200
+        assert boss.get(boss.post(JOBS, given).url).status_code == 200
         services.advance_operation(operation, seconds=0)
 
     assert plans.sequential == []

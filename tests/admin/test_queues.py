@@ -49,22 +49,28 @@ def test_its_page_says_the_policy_in_a_sentence(boss, fifo_queue):
 
 
 def test_a_queue_is_paused_and_resumed(boss, queue):
-    boss.post(reverse("admin:jobqueue_queue_pause", args=[quote(queue.name)]))
+    pause = reverse("admin:jobqueue_queue_pause", args=[quote(queue.name)])
+    assert "give a reason" in read(boss.post(pause, {"reason": " "}, follow=True)).text
+    assert not Queue.objects.get(pk=queue.pk).is_paused
+    boss.post(pause, {"reason": "the bank is down"})
     assert Queue.objects.get(pk=queue.pk).is_paused
     assert "paused" in read(boss.get(page_of(queue))).text
     boss.post(reverse("admin:jobqueue_queue_resume", args=[quote(queue.name)]))
 
     assert not Queue.objects.get(pk=queue.pk).is_paused
     operations = read(boss.get("/admin/jobqueue/operation/")).text
-    assert f"pause {queue.name}" in operations
-    assert f"resume {queue.name}" in operations
-    assert set(Operation.objects.values_list("operator", flat=True)) == {"boss"}
+    assert f"pause queue {queue.name} boss the bank is down" in operations
+    assert f"resume queue {queue.name} boss" in operations
+    assert read(boss.get(f"/admin/jobqueue/operation/?queue={quote(queue.name)}")).text.count("the bank is down") == 1
+    assert "the bank is down" not in read(boss.get("/admin/jobqueue/operation/?queue=other")).text
 
 
 def test_several_are_paused_and_resumed(boss, queue, fifo_queue):
     given = {"_selected_action": [queue.pk, fifo_queue.pk], "index": 0}
 
     boss.post(QUEUES, {**given, "action": "pause_queues"})
+    assert not Queue.objects.paused().exists()
+    boss.post(QUEUES, {**given, "action": "pause_queues", "reason": "the bank is down"})
     assert Queue.objects.paused().count() == 2
     boss.post(QUEUES, {**given, "action": "resume_queues"})
     assert not Queue.objects.paused().exists()
@@ -96,6 +102,11 @@ def test_an_option_is_changed_and_what_is_fixed_stays(boss, queue):
     assert response.status_code == 302
     assert (changed.retry_limit, changed.policy, changed.partition) == (9, "standard", False)
     assert Queue.objects.filter(pk="other").count() == 0
+    operation = Operation.objects.get()
+    assert (operation.verb, operation.operator, operation.queue) == ("update_queue", "boss", queue.pk)
+    assert operation.details["changed"] == {"retry_limit": {"before": 2, "after": 9}}
+    page = read(boss.get(f"/admin/jobqueue/operation/{operation.pk}/change/")).text
+    assert "Changed fields Field Before After retry_limit 2 9" in page
 
 
 def test_a_circle_of_dead_letters_is_refused(boss, queue):
@@ -121,7 +132,7 @@ def test_a_name_of_any_kind_has_a_page(boss):
     odd = QueueFactory(name='a/b _2F?#"<x>')
 
     assert boss.get(page_of(odd)).status_code == 200
-    boss.post(reverse("admin:jobqueue_queue_pause", args=[quote(odd.name)]))
+    boss.post(reverse("admin:jobqueue_queue_pause", args=[quote(odd.name)]), {"reason": "odd"})
     assert Queue.objects.get(pk=odd.pk).is_paused
 
 
@@ -130,5 +141,5 @@ def test_pausing_has_its_permission(login, queue):
 
     assert login("view_queue", "change_queue").post(pause).status_code == 403
     assert not Queue.objects.paused().exists()
-    assert login("view_queue", "pause_queue", name="may").post(pause).status_code == 302
+    assert login("view_queue", "pause_queue", name="may").post(pause, {"reason": "x"}).status_code == 302
     assert Queue.objects.paused().exists()

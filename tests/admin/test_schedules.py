@@ -9,8 +9,8 @@ from django.urls import reverse
 
 from django_jobqueue import services
 from django_jobqueue.admin.schedules import slots_of
-from django_jobqueue.models import Job, Schedule
-from tests.admin.pages import read
+from django_jobqueue.models import Job, Operation, Schedule
+from tests.admin.pages import hidden, read
 
 pytestmark = pytest.mark.django_db
 
@@ -43,12 +43,18 @@ def test_the_next_five_runs_have_offsets_and_a_note_where_clocks_change(schedule
     assert [slot["changed"] for slot in found] == [False, False, True, False, False]
 
 
-def test_it_is_run_now(boss, schedule):
-    page = boss.post(page_of(schedule, "run"), follow=True)
+def test_it_is_run_now_once_per_page_and_that_is_recorded(boss, schedule):
+    given = {**hidden(boss.get(page_of(schedule))), "reason": "the report is missing"}
+    boss.post(page_of(schedule, "run"), given)
+    page = boss.post(page_of(schedule, "run"), given, follow=True)  # a double click
 
     (job,) = Job.objects.all()
     assert f"#{job.seq}" in read(page).text
     assert "by hand" in read(page).text
+    operation = Operation.objects.get()
+    assert (operation.verb, operation.schedule, operation.moved) == ("run_schedule", "nightly", 1)
+    for query in (f"schedule={schedule.pk}", f"job={job.pk}"):
+        assert "boss the report is missing" in read(boss.get(f"/admin/jobqueue/operation/?{query}")).text
 
 
 def test_a_run_that_sends_nothing_says_so(boss, exclusive_queue):
@@ -63,11 +69,18 @@ def test_a_run_that_sends_nothing_says_so(boss, exclusive_queue):
 
 def test_it_is_turned_off_and_on(boss, schedule):
     boss.post(page_of(schedule, "switch"), {"enabled": "0"})
+    assert Schedule.objects.get().enabled, "that needs a reason"
+    boss.post(page_of(schedule, "switch"), {"enabled": "0", "reason": "holidays"})
     assert not Schedule.objects.get().enabled
     boss.post(page_of(schedule, "switch"), {"enabled": "1"})
     assert Schedule.objects.get().enabled
-    boss.post(SCHEDULES, {"action": "turn_off", "_selected_action": [schedule.pk], "index": 0})
+    turn_off = {"action": "turn_off", "_selected_action": [schedule.pk], "index": 0}
+    boss.post(SCHEDULES, turn_off)
+    assert Schedule.objects.get().enabled, "that needs a reason"
+    boss.post(SCHEDULES, {**turn_off, "reason": "holidays"})
     assert not Schedule.objects.get().enabled
+    changes = [operation.details["changed"]["enabled"]["after"] for operation in Operation.objects.order_by("pk")]
+    assert changes == [False, True, False]
 
 
 def form(client, address, **changes):
@@ -125,6 +138,9 @@ def test_it_is_changed(boss, schedule):
     changed = Schedule.objects.get()
     assert changed.cron == "0 4 * * *"
     assert changed.next_at is not None
+    operation = Operation.objects.get()
+    assert (operation.verb, operation.operator, operation.schedule) == ("update_schedule", "boss", "nightly")
+    assert operation.details["changed"] == {"cron": {"before": "30 2 * * *", "after": "0 4 * * *"}}
 
 
 def test_sensitive_values_are_hidden_and_kept(boss, queue):
@@ -167,7 +183,7 @@ def test_each_act_has_its_permission_and_data_is_hidden(login, schedule):
 
 def test_a_schedule_that_is_gone_is_not_found(boss):
     for what in ("run", "switch"):
-        page = boss.post(reverse(f"admin:jobqueue_schedule_{what}", args=["gone"]), follow=True)
+        page = boss.post(reverse(f"admin:jobqueue_schedule_{what}", args=["gone"]), {"reason": "x"}, follow=True)
         assert "There is no schedule gone: it may have been deleted." in read(page).text
 
 
@@ -179,6 +195,8 @@ def test_a_schedule_is_deleted_from_its_page_unless_settings_declare_it(boss, lo
     assert boss.post(delete, {"post": "yes"}).status_code == 403
     Schedule.objects.update(from_code=False)
 
-    boss.post(delete, {"post": "yes"})
+    assert "give a reason" in read(boss.post(delete, {"post": "yes"}, follow=True)).text
+    assert Schedule.objects.exists()
+    boss.post(delete, {"post": "yes", "reason": "not used"})
 
     assert not Schedule.objects.exists()

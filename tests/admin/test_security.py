@@ -14,7 +14,7 @@ from django_jobqueue.models import BlockedKey, Job, Maintenance, Operation, Repo
 from django_jobqueue.states import JobState
 from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, addresses, edit_url, job_url, read
 from tests.factories import JobFactory, QueueFactory
-from tests.past import reread
+from tests.past import records_unguarded, reread
 
 pytestmark = pytest.mark.django_db
 
@@ -102,6 +102,10 @@ def test_each_action_has_a_permission_of_its_own(login, job, action, permission)
     allowed = having.post(JOBS, given)
 
     assert (refused.status_code, allowed.status_code) == (403, 302)
+    assert without.get(allowed.url).status_code == 403
+    assert without.post(allowed.url, given).status_code == 403
+    assert not Operation.objects.exists()
+    assert having.post(allowed.url, given).status_code == 302
     assert Operation.objects.count() == 1
     assert action not in without.get(JOBS).content.decode()
 
@@ -144,7 +148,8 @@ def test_editing_data_needs_three_permissions(login, job, lacking):
 def test_on_no_page_at_all_is_data_shown_to_who_may_not_see_it(login, boss, everywhere, job):
     looking = ("view_job", "view_queue", "view_schedule", "view_worker", "view_operation", "view_maintenance")
     client = login(*looking, "change_schedule", "change_queue", "retry_job", "edit_job_data")
-    Operation.objects.update(reason="")  # which is no data
+    with records_unguarded():
+        Operation.objects.update(reason="")  # which is no data
 
     for address in everywhere:
         response = client.get(address, follow=True)
@@ -277,9 +282,11 @@ def test_texts_stay_texts(boss, text):  # F67
         is_inert(boss.get(page))
     for name in ("queue", "handler", "key", "tag", "worker", "fingerprint", "q", "state", "created_at__range__gte"):
         is_inert(boss.get(JOBS, {name: text}))
-    is_inert(boss.post(act_url(job, "skip"), {"reason": ""}))
+    is_inert(boss.post(act_url(job, "skip"), {"reason": "", "token": text}, follow=True))
     is_inert(boss.post(edit_url(job), {"json": text, "reason": text}))
-    is_inert(boss.post(BLOCKED, {"action": "skip_keys", "_selected_action": [str(job.pk)], "index": 0}))
+    skip = {"action": "skip_keys", "_selected_action": [str(job.pk)], "index": 0}
+    is_inert(boss.post(BLOCKED, skip, follow=True))
+    is_inert(boss.post(f"{BLOCKED}?{urlencode({'queue': text})}", {**skip, "select_across": 1}, follow=True))
     services.advance_operation(operation)
     is_inert(boss.get(pages[-1]))
     is_inert(boss.get(job_url(job)))

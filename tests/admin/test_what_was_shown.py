@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+from django.core import signing
 from django.db import connection
+from django.urls import reverse
 
 from django_jobqueue import services
+from django_jobqueue.admin.confirmations import Confirmation
 from django_jobqueue.engine import paging
+from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job, Operation
-from tests.admin.pages import BLOCKED, JOBS, act_url, read
+from django_jobqueue.selection import Selection
+from tests.admin.pages import BLOCKED, JOBS, act_url, choose, confirm, hidden, read
 from tests.past import reread
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,22 +39,8 @@ def fail_again(job: Job) -> None:
     fail(*services.fetch(job.queue_id))
 
 
-def hidden(response: Any) -> dict[str, Any]:
-    """What the form of a confirmation would send."""
-    fields: dict[str, Any] = {}
-    for tag, given in read(response).tags:
-        if tag == "input" and given.get("type") == "hidden" and given.get("name") != "csrfmiddlewaretoken":
-            fields.setdefault(str(given["name"]), []).append(given.get("value") or "")
-    return fields
-
-
 def page(client: Any, action: str, *jobs: Job, across: int = 0, url: str = f"{JOBS}?state=dead") -> Any:
-    given = {"action": action, "_selected_action": [str(job.pk) for job in jobs], "index": 0, "select_across": across}
-    return client.post(url, given)
-
-
-def confirm(client: Any, shown: Any, url: str = f"{JOBS}?state=dead", **more: Any) -> Any:
-    return client.post(url, {**hidden(shown), "reason": "because", **more})
+    return choose(client, action, *jobs, across=across, url=url)
 
 
 def finish(client: Any, response: Any) -> str:
@@ -94,7 +88,7 @@ def test_all_blocked_keys_are_those_that_were_shown(boss, fifo_queue):  # F89 B4
 
     shown = page(boss, "skip_keys", jobs[0], across=1, url=BLOCKED)
     fail(jobs[2])
-    response = confirm(boss, shown, url=BLOCKED)
+    response = confirm(boss, shown)
     text = finish(boss, response)
 
     assert [reread(job).state for job in jobs[:3]] == ["stopped", "stopped", "failed"]
@@ -115,7 +109,7 @@ def test_cancel_and_delete_leave_alone_what_came_later(boss, queue, action, stat
     first = make()
     shown = page(boss, action, first, across=1, url=url)
     later = make()
-    text = finish(boss, confirm(boss, shown, url=url))
+    text = finish(boss, confirm(boss, shown))
 
     assert not Job.objects.filter(pk=first.pk, state=state).exists()
     assert reread(later).state == state
@@ -162,38 +156,132 @@ def test_a_job_that_failed_again_behind_its_own_page_is_left_alone(boss, queue):
 
     shown = boss.get(act_url(job, "skip"))
     fail_again(job)
-    response = boss.post(act_url(job, "skip"), {**hidden(shown), "reason": "because"}, follow=True)
+    response = confirm(boss, shown)
 
     assert reread(job).state == "failed"
-    assert "Nothing was changed: it changed after it was shown." in read(response).text
+    assert "Nothing was changed: it changed after it was shown." in read(boss.get(response.url)).text
 
 
-def test_a_page_that_is_shown_again_shows_what_is_then(boss, queue):  # B43
+def test_a_page_that_is_shown_again_is_about_the_same_jobs(boss, queue):  # B43
     jobs = running(queue, 2)
     fail(jobs[0])
 
     shown = page(boss, "skip_jobs", jobs[0], across=1)
     fail(jobs[1])
-    again = confirm(boss, shown, reason=" ")  # the page asks for a reason again, and shows two jobs
+    again = boss.get(shown.request["PATH_INFO"])
     finish(boss, confirm(boss, again))
 
-    assert "All 2 jobs" in read(again).text
-    assert [reread(job).state for job in jobs] == ["stopped", "stopped"]
+    assert read(shown).text.count("All 1 jobs") == read(again).text.count("All 1 jobs") == 1
+    assert [reread(job).state for job in jobs] == ["stopped", "failed"]
 
 
-@pytest.mark.parametrize("snapshot", ("", "1 OR 1=1", "9:1:", f"1:{2**62}:"))
-def test_a_snapshot_that_is_none_changes_nothing_and_asks_again(boss, queue, snapshot):  # B43
+def test_a_page_is_confirmed_once(boss, queue):
+    jobs = running(queue, 2)
+    fail(*jobs)
+
+    shown = page(boss, "retry_jobs", jobs[0], across=1)
+    first = confirm(boss, shown)
+    finish(boss, first)
+    fail(*services.fetch(queue.name, 2))
+    second = confirm(boss, shown, reason="again")
+
+    assert first.url == second.url
+    assert "This was confirmed before, by boss" in read(boss.get(second.url)).text
+    assert "This was confirmed by boss" in read(boss.get(shown.request["PATH_INFO"])).text
+    assert [reread(job).state for job in jobs] == ["failed", "failed"]
+    assert Operation.objects.get().reason == "because"
+
+
+def test_the_page_of_a_job_is_confirmed_once(boss, queue):
     (job,) = running(queue, 1)
     fail(job)
 
-    asked = confirm(boss, page(boss, "skip_jobs", job, across=1), snapshot=snapshot)
+    shown = boss.get(act_url(job, "retry"))
+    for _ in range(2):
+        confirm(boss, shown)
+        fail(*services.fetch(queue.name, 1))
 
+    assert Operation.objects.get().moved == 1
+    assert reread(job).retry_limit == job.retry_limit + 1
+
+
+def test_two_clicks_at_once_act_once(boss, queue, race):
+    jobs = running(queue, 5)
+    fail(*jobs)
+    shown = page(boss, "retry_jobs", *jobs)
+    client_of = partial(copy, boss)
+
+    answers = race(4, lambda: confirm(client_of(), shown).url)
+
+    assert len(set(answers)) == 1
+    assert Operation.objects.get().moved == 5
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    (
+        lambda token: token[:-1] + ("A" if token[-1] != "A" else "B"),
+        lambda token: "x" + token,
+        lambda token: signing.dumps({"verb": "skip"}, salt="jobqueue.confirmation"),
+        lambda token: signing.dumps(signing.loads(token, salt="jobqueue.confirmation"), salt="other"),
+        lambda token: "nonsense",
+    ),
+)
+def test_a_page_that_was_not_made_here_changes_nothing(boss, queue, spoil):  # B43
+    (job,) = running(queue, 1)
+    fail(job)
+    path = page(boss, "skip_jobs", job, across=1).request["PATH_INFO"]
+    token = path.rstrip("/").rpartition("/")[2]
+    forged = path.replace(token, spoil(token))
+
+    for send in (boss.get, boss.post):
+        assert send(forged, {"reason": "x"}).url == JOBS
+        assert "Nothing was changed: This page cannot be confirmed." in read(boss.get(JOBS)).text
+    shown = boss.post(act_url(job, "skip"), {"reason": "x", "token": spoil(token)}, follow=True)
+    assert "Nothing was changed: This page cannot be confirmed." in read(shown).text
     assert not Operation.objects.exists()
-    assert "Nothing was changed: snapshot:" in read(asked).text
-    finish(boss, confirm(boss, asked))
-    assert reread(job).state == "stopped"
-    refused = boss.post(act_url(job, "delete"), {"snapshot": snapshot}, follow=True)
-    assert "Nothing was changed: snapshot:" in read(refused).text
+
+
+def test_a_page_of_another_job_is_refused(boss, queue):
+    jobs = running(queue, 2)
+    fail(*jobs)
+
+    response = boss.post(act_url(jobs[1], "skip"), {**hidden(boss.get(act_url(jobs[0], "skip"))), "reason": "x"})
+
+    assert response.status_code == 400
+    assert not Operation.objects.exists()
+
+
+def test_a_page_that_is_older_than_a_day_is_refused(boss, queue, monkeypatch):
+    (job,) = running(queue, 1)
+    fail(job)
+    shown = page(boss, "skip_jobs", job)
+    monkeypatch.setattr("django_jobqueue.admin.confirmations.MAX_AGE", -1)
+
+    answer = confirm(boss, shown)
+
+    assert "older than a day" in read(boss.get(answer.url)).text
+    assert not Operation.objects.exists()
+
+
+def test_a_page_of_a_database_that_was_restored_is_refused(boss, queue):
+    (job,) = running(queue, 1)
+    fail(job)
+    asked = replace(Confirmation.of("skip", Selection(), using="default"), snapshot=f"1:{2**62}:")
+
+    answer = boss.post(reverse("admin:jobqueue_job_confirm", args=[asked.token()]), {"reason": "x"})
+
+    assert "it is newer than this database" in read(boss.get(answer.url)).text
+    assert not Operation.objects.exists()
+
+
+def test_more_jobs_than_an_address_can_hold_are_refused(boss, queue):
+    given = {"action": "retry_jobs", "_selected_action": [str(uuid7()) for _ in range(500)], "index": 0}
+
+    answer = boss.post(JOBS, given)
+
+    assert answer.url == JOBS
+    assert "Too many jobs were selected one by one" in read(boss.get(JOBS)).text
 
 
 def test_a_page_that_waited_for_a_day_is_as_good(boss, queue):  # B43

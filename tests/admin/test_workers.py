@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from django_jobqueue.models import Job, Worker
 from django_jobqueue.states import JobState
-from tests.admin.pages import read
+from tests.admin.pages import confirm, read
 from tests.factories import JobFactory
 from tests.past import ago, reread
 
@@ -42,7 +42,7 @@ def test_each_worker_is_listed_with_its_state_and_jobs(boss, queue):
 def test_a_worker_is_asked_to_stop(boss):
     asked, other = worker(), worker("web-2")
 
-    page = boss.post(f"{WORKERS}stop/", {"name": "web-1"}, follow=True)
+    page = boss.post(f"{WORKERS}stop/", {"name": "web-1", "reason": "a leak"}, follow=True)
 
     asked.refresh_from_db()
     other.refresh_from_db()
@@ -53,7 +53,9 @@ def test_a_worker_is_asked_to_stop(boss):
 
 @pytest.mark.parametrize("name", ("", "gone", "\0"))
 def test_stopping_an_unknown_worker_shows_a_message(boss, name):
-    assert "no longer exists" in read(boss.post(f"{WORKERS}stop/", {"name": name}, follow=True)).text
+    assert (
+        "no longer exists" in read(boss.post(f"{WORKERS}stop/", {"name": name, "reason": "a leak"}, follow=True)).text
+    )
 
 
 @pytest.mark.parametrize("page", ("worker", "queue", "schedule", "operation", "blockedkey", "failuregroup", "report"))
@@ -66,7 +68,12 @@ def test_asking_has_its_permission(login):
 
     assert login("view_worker", "view_job").post(f"{WORKERS}stop/", {"name": "web-1"}).status_code == 403
     assert Worker.objects.get().stopping_at is None
-    assert login("view_worker", "stop_worker", name="may").post(f"{WORKERS}stop/", {"name": "web-1"}).status_code == 302
+    assert (
+        login("view_worker", "stop_worker", name="may")
+        .post(f"{WORKERS}stop/", {"name": "web-1", "reason": "x"})
+        .status_code
+        == 302
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- failures
@@ -102,8 +109,9 @@ def test_one_group_of_two_is_retried(boss, queue):
     given = {"action": "retry_jobs", "select_across": 1, "index": 0, "_selected_action": [str(line["job"].pk)]}
     address = f"/admin/jobqueue/job/?{line['query']}"
 
-    assert "All 3 jobs" in read(boss.post(address, given)).text
-    response = boss.post(address, {**given, "confirmed": 1})
+    asked = boss.get(boss.post(address, given).url)
+    assert "All 3 jobs" in read(asked).text
+    response = confirm(boss, asked)
     boss.post(response.url.replace("change/", "advance/"))
 
     assert {reread(job).state for job in meant} == {"retry"}

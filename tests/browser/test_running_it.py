@@ -24,6 +24,7 @@ def test_a_queue_is_paused_stops_and_is_resumed(tab, run):
     until(lambda: done == [1], "the first is done", 60)
 
     page = tab.open("/admin/jobqueue/queue/mails/change/")
+    page.locator(".jq-acts [name=reason]").fill("the printer is empty")
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_text("is paused")).to_be_visible()
     waiting = services.send("mails", {"n": 2})
@@ -71,6 +72,7 @@ def test_a_worker_is_asked_to_stop_and_leaves(tab, start):
 
     page = tab.open(WORKERS)
     expect(page.get_by_text("alive", exact=True)).to_be_visible()
+    page.get_by_label("Reason").fill("it leaks")
     page.get_by_role("button", name="Ask to stop").click()
     expect(page.get_by_text("to stop: it finishes its running jobs first")).to_be_visible()
 

@@ -134,6 +134,7 @@ def test_all_of_many_thousand_jobs_are_selected_with_progress(tab, queue):  # F6
     page.locator("button[name=index]").click()  # "Go", or "Run" from Django 6.1 on
     expect(page.get_by_text("that match the filters")).to_be_visible()
     tab.picture("select all preview")
+    page.get_by_label("Reason").fill("archived elsewhere")
     page.get_by_role("button", name="Delete").click()
 
     bar = page.locator("progress")

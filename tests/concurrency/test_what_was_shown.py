@@ -14,7 +14,7 @@ from django_jobqueue.engine.snapshots import MOST_CHARS
 from django_jobqueue.exceptions import InvalidOption
 from django_jobqueue.expressions import RowXid
 from django_jobqueue.models import Job, Operation, Queue
-from tests.past import reread, rewrite
+from tests.past import reread, rewrite, rewrite_operation
 
 from .sessions import Session
 from .steps import dead, fetched, running, sent, state_of
@@ -250,8 +250,7 @@ def test_what_the_operators_own_transaction_did_is_taken(queue):
 
 def test_an_operation_that_was_begun_before_the_column_goes_on(queue):
     (job,) = running(queue, "a")
-    operation = begun("skip", selection={})
-    Operation.objects.update(snapshot="")
+    operation = rewrite_operation(begun("skip", selection={}), snapshot="")
     fail(job)
 
     operation = finished(operation)

@@ -14,7 +14,7 @@ from django_jobqueue.selection import Selection
 from django_jobqueue.services import operations
 from django_jobqueue.states import JobState
 from tests.factories import JobFactory
-from tests.past import ago, left_alone, reread
+from tests.past import ago, left_alone, reread, rewrite_operation
 
 pytestmark = pytest.mark.django_db
 
@@ -229,7 +229,7 @@ def test_an_operation_that_no_process_advances_is_continued(queue, fifo_queue, b
 
 def test_an_operation_that_was_never_advanced_is_continued(queue):
     failed(queue, 1)
-    Operation.objects.filter(pk=begun("retry", selection={}).pk).update(started_at=ago(seconds=60))
+    rewrite_operation(begun("retry", selection={}), started_at=ago(seconds=60))
 
     assert operations.advance_operations() == {"retry": 1}
 
@@ -240,7 +240,7 @@ def test_an_operation_that_was_advanced_just_now_is_left_to_its_process(queue, b
     fresh = begun("retry", selection={})
 
     services.advance_operation(operation, seconds=0)
-    Operation.objects.filter(pk=operation.pk).update(started_at=ago(hours=1))
+    rewrite_operation(operation, started_at=ago(hours=1))
 
     assert operations.advance_operations() == {}
     operation.refresh_from_db()
@@ -312,7 +312,7 @@ def test_an_operation_that_fails_does_not_keep_others_from_going_on(queue, monke
 def test_an_operation_that_cannot_be_read_is_stopped_and_logged(queue, caplog):
     failed(queue, 1)
     unreadable = left_alone(begun("retry", selection={}))
-    Operation.objects.update(selection={"query": "state=failed"})
+    rewrite_operation(unreadable, selection={"query": "state=failed"})
 
     assert operations.advance_operations() == {}
 

@@ -40,4 +40,5 @@ SECONDS_UNTIL = "SELECT extract(epoch FROM %s - statement_timestamp())"
 
 SERVER_STARTED_AT = "SELECT pg_postmaster_start_time()"
 SNAPSHOT = "SELECT pg_current_snapshot()::text"
+SHOWN = "SELECT pg_current_snapshot()::text, statement_timestamp()"
 NEXT_XID = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"

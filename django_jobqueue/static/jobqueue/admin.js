@@ -37,8 +37,8 @@
         const reached = await answer.json();
         section.querySelector('[data-jq="percent"]').value = reached.percent;
         show("percent-text", `${reached.percent} %`);
-        show("moved", reached.moved);
-        show("refused", reached.refused);
+        show("moved", reached.moved.toLocaleString("en"));
+        show("refused", reached.refused.toLocaleString("en"));
         return reached.state === "running";
     };
     const runToEnd = async section => {
