@@ -123,9 +123,11 @@ class JobPage(ActingAdmin):
             raise Http404
         if not self.has_view_permission(request) or not request.user.has_perm(act.permission):
             raise PermissionDenied
-        if not is_uuid(id):
+        if not is_uuid(id):  # it may be a number
             job = self.job_or_none(request, id)
-            return self.gone(request, id) if job is None else HttpResponseRedirect(self.url("job_act", job.pk, verb))
+            if job is None:
+                return self.gone(request, id)
+            id = str(job.pk)
         if request.method == "POST":
             return self._acted(request, UUID(id), act)
         # Before the job is read.
