@@ -41,7 +41,7 @@ class Demo:
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "example_project.demo", "--folder", str(folder), "--port", str(port)],
+            [sys.executable, "-m", "example_project.demo", "--no-open", "--folder", str(folder), "--port", str(port)],
             cwd=ROOT,
             env=environment(),
             stdout=subprocess.PIPE,

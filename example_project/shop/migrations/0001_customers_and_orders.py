@@ -15,6 +15,8 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("name", models.CharField(max_length=100, unique=True)),
+                ("placed", models.PositiveIntegerField(default=0)),
+                ("shipped", models.PositiveIntegerField(default=0)),
             ],
             options={
                 "ordering": ["pk"],
@@ -36,6 +38,7 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
+                ("job_id", models.UUIDField(null=True)),
                 (
                     "customer",
                     models.ForeignKey(
