@@ -103,7 +103,7 @@
         const failed = orders.find(each => each.stage === "failed");
         const behind = orders.filter(each => each.stage === "waiting").length;
         const panel = item.querySelector(".blocked");
-        write(item.querySelector(".waiting"), behind ? `${behind} waiting` : "none waiting");
+        write(item.querySelector(".waiting"), `${behind} waiting`);
         item.classList.toggle("stopped", Boolean(failed));
         lane.error = failed && failed.error;
         if (failed) {
