@@ -58,8 +58,7 @@ TEMPLATES = [
 ]
 LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.server": {"level": "WARNING"}}}
 
-# The shop: how long an order is packed, and the user of the admin, whom ``make demo`` creates and its page names.
-PACKING_SECONDS = float(os.environ.get("SHOP_PACKING_SECONDS", "0"))
+# The user of the admin, whom ``make demo`` creates and the shop's page names.
 DEMO_USER = DEMO_PASSWORD = "admin"
 
 HOUR = 60 * 60

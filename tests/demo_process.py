@@ -83,8 +83,8 @@ class Demo:
 
 
 @contextmanager
-def demo(folder: Path, port: int | None = None, **variables: str) -> Iterator[Demo]:
-    started = Demo(folder, port or free_port(), variables)
+def demo(folder: Path, port: int = 0, variables: dict[str, str] | None = None) -> Iterator[Demo]:
+    started = Demo(folder, port or free_port(), variables or {})
     try:
         yield started
     finally:

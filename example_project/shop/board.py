@@ -37,7 +37,7 @@ def board() -> dict[str, Any]:
     jobs = Job.objects.in_queue("orders").filter(pk__in=ids).only("state", "error", "attempt").in_bulk()
     since = StatementTimestamp() - timedelta(seconds=SECONDS)
     completed = Job.objects.in_state(JobState.COMPLETED).filter(finalized_at__gt=since).count()
-    lanes = [list(lane) for _, lane in groupby(orders, key=lambda order: order.customer_id)]
+    lanes = [list(lane) for _, lane in groupby(orders, key=lambda order: order.customer.pk)]
     return {
         "lanes": [_lane(lane[0].customer, lane, jobs) for lane in lanes],
         "shipped": sum(lane[0].customer.shipped for lane in lanes),

@@ -4,6 +4,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from django_jobqueue.identifiers import uuid7
+
 
 class Customer(models.Model):
     name = models.CharField(max_length=100, unique=True)
@@ -36,7 +38,7 @@ class Order(models.Model):
     card = models.CharField(max_length=20, default="valid")
     address = models.CharField(max_length=100, default="known")
     status = models.CharField(max_length=10, choices=Status, default=Status.PLACED)
-    job_id = models.UUIDField(null=True)  # the job that ships it
+    job_id = models.UUIDField(default=uuid7, editable=False)  # of the job that ships it
 
     objects: ClassVar[models.Manager[Order]] = models.Manager()
 

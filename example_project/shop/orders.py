@@ -22,9 +22,7 @@ def place_order(customer: Customer, item: str, **details: str) -> Order:
         Customer.objects.filter(pk=customer.pk).update(placed=F("placed") + 1)
         customer.refresh_from_db(fields=["placed"])
         order = Order.objects.create(customer=customer, number=customer.placed, item=item, **details)
-        job = ship_order.using(singleton_key=customer.key, on_duplicate="return").send(order_id=order.pk)
-        Order.objects.filter(pk=order.pk).update(job_id=job.pk)
-    order.job_id = job.pk
+        ship_order.using(singleton_key=customer.key, id=order.job_id).send(order_id=order.pk)
     return order
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import wraps
 from uuid import UUID
 
-from django.conf import settings
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, render
@@ -22,6 +21,7 @@ from django.views.decorators.http import require_GET, require_POST
 from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidOption, InvalidTransition, JobNotFound
 
+from ..settings import DEMO_PASSWORD, DEMO_USER
 from .board import board
 from .jobs import export_orders, kill_worker
 from .models import Customer, Order
@@ -34,8 +34,8 @@ NO_JOB = UUID(int=0)  # the page replaces it by the id of a job
 @ensure_csrf_cookie
 def index(request: HttpRequest) -> HttpResponse:
     context = {
-        "user": settings.DEMO_USER,
-        "password": settings.DEMO_PASSWORD,
+        "user": DEMO_USER,
+        "password": DEMO_PASSWORD,
         "job_url": reverse("admin:jobqueue_job_change", args=[NO_JOB]),
         "progress_url": reverse("progress", args=[NO_JOB]),
     }

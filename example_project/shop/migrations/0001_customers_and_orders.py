@@ -3,6 +3,8 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+import django_jobqueue.identifiers
+
 
 class Migration(migrations.Migration):
     initial = True
@@ -38,7 +40,7 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("job_id", models.UUIDField(null=True)),
+                ("job_id", models.UUIDField(default=django_jobqueue.identifiers.uuid7, editable=False)),
                 (
                     "customer",
                     models.ForeignKey(
