@@ -45,7 +45,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @require_GET
 @never_cache
 def state(request: HttpRequest) -> JsonResponse:
-    """What the page shows. It asks once a second."""
+    """What the page shows. It asks about once a second."""
     return JsonResponse(board())
 
 
@@ -60,7 +60,9 @@ def button(act: Button) -> Callable[[HttpRequest], JsonResponse]:
     def view(request: HttpRequest) -> JsonResponse:
         try:
             return JsonResponse({"text": act(request)})
-        except (InvalidOption, InvalidTransition, JobNotFound, ValueError) as error:
+        except InvalidTransition as error:
+            return JsonResponse({"text": f"The order was decided in the meantime. {error}"}, status=409)
+        except (InvalidOption, JobNotFound, ValueError) as error:
             return JsonResponse({"text": str(error)}, status=409)
 
     return view

@@ -149,12 +149,28 @@ def test_what_another_browser_has_decided_is_refused_with_a_sentence(shop):
 
     second.get_by_role("button", name=f"Skip order {failed} of Ben").click()
 
-    expect(second.locator("#notice")).to_contain_text("cannot")
+    expect(second.locator("#notice")).to_contain_text("The order was decided in the meantime.")
     second.unroute("**/state/")
     expect(second.locator("#live")).to_contain_text("live")
     expect(lane(second, "Ben").locator(".track .failed")).to_have_count(0)
     first.context.close()
     second.context.close()
+
+
+def test_orders_of_one_customer_that_are_placed_at_once_are_shipped_in_the_order_of_their_numbers(shop):
+    page = shop.page()
+    since = shop.last("Finn")
+    press = """() => {
+        const button = [...document.querySelectorAll("button")].find(each => each.ariaLabel === "Order for Finn");
+        for (let times = 0; times < 8; times += 1) button.click();
+    }"""
+
+    page.evaluate(press)
+
+    until(lambda: len(shop.shipped("Finn", since)) >= 9, "the orders are shipped", 60)
+    shipped = shop.shipped("Finn", since)
+    assert shipped == list(range(since, since + len(shipped)))
+    page.context.close()
 
 
 def test_a_button_needs_the_token_of_the_page(shop):

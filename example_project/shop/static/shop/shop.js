@@ -1,8 +1,8 @@
-// The lanes of the shop: asks once a second what the orders do, and moves their chips. It does not ask while the tab is
+// The lanes of the shop: asks about once a second what the orders do, and moves their chips. It does not ask while the tab is
 // hidden. If the server does not answer, the page says so and asks again.
 "use strict";
 {
-    const EVERY_MS = 1000;
+    const EVERY_MS = 700; // less than the second that a failed order waits for its next attempt
     const PATIENCE_MS = 5000;
     const NOTICE_MS = 7000;
     const NO_JOB = "00000000-0000-0000-0000-000000000000";
@@ -77,7 +77,6 @@
             if (Math.abs(slot) <= most) delete chip.dataset.leaves;
             const link = chip.firstElementChild;
             link.className = order.stage;
-            link.tabIndex = slot === 0 ? 0 : -1;
             link.title = `Order ${order.number}: ${order.item}, ${WORDS[order.stage]}`;
             link.setAttribute("aria-label", link.title);
         }
@@ -92,8 +91,10 @@
             chip.dataset.leaves = "yes";
         }
         // One chip of each lane can be reached with Tab, the others from it with the arrow keys.
-        const links = [...track.querySelectorAll("li:not(.away) a")];
-        if (links.length && !links.some(link => link.tabIndex === 0)) links[0].tabIndex = 0;
+        const [nearest] = orders.map(each => each.number)
+            .filter(number => lane.chips.has(number))
+            .sort((one, other) => Math.abs(slots.get(one)) - Math.abs(slots.get(other)));
+        for (const [number, chip] of lane.chips) chip.firstElementChild.tabIndex = number === nearest ? 0 : -1;
         lane.isShown = true;
     };
 
@@ -176,7 +177,7 @@
         } catch {
             connection("lost", "not reachable");
             element("status").dataset.shows = "lost";
-            write(element("status"), `The shop has not answered since ${answered}. The page asks again every second.`);
+            write(element("status"), `The shop has not answered since ${answered}. The page keeps asking.`);
         } finally {
             asking = false;
             timer = setTimeout(ask, EVERY_MS);
