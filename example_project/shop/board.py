@@ -34,7 +34,7 @@ def board() -> dict[str, Any]:
     orders = list(Order.objects.filter(shown).select_related("customer").order_by("customer", "number"))
     # The jobs are read after the orders, so a job may be ahead of its order, but never behind.
     ids = [order.job_id for order in orders if order.status == Order.Status.PLACED]
-    jobs = Job.objects.in_queue("orders").filter(pk__in=ids).only("state", "error", "attempt").in_bulk()
+    jobs = Job.objects.in_queue("orders").filter(pk__in=ids).only("state", "error").in_bulk()
     since = StatementTimestamp() - timedelta(seconds=SECONDS)
     completed = Job.objects.in_state(JobState.COMPLETED).filter(finalized_at__gt=since).count()
     lanes = [list(lane) for _, lane in groupby(orders, key=lambda order: order.customer.pk)]
@@ -61,14 +61,14 @@ def _shown(order: Order, job: Job | None) -> dict[str, Any]:
         "stage": _stage(order, job),
     }
     if job is not None and facts["stage"] == "failed":
-        facts |= {"error": summary(job.error), "attempts": job.attempt}
+        facts["error"] = summary(job.error)
     return facts
 
 
 def _stage(order: Order, job: Job | None) -> str:
     if order.status == Order.Status.SHIPPED:
         return "shipped"
-    # An order whose job was skipped, cancelled or deleted is refunded soon.
+    # An order whose job was skipped, cancelled or deleted is refunded by ``sample.refund_ended``.
     return "skipped" if job is None else STAGES.get(JobState(job.state), "skipped")
 
 

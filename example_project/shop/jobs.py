@@ -91,7 +91,7 @@ def export_orders(context: JobContext, rows: int = 100) -> dict[str, int]:
     return {"rows": rows}
 
 
-@job(queue="accidents", name="kill_worker", takes_context=True, retry_limit=1)
+@job(queue="accidents", name="kill_worker", takes_context=True, retry_limit=1, on_duplicate="ignore")
 def kill_worker(context: JobContext) -> dict[str, str]:
     """Kill the process that runs this handler, as the kernel does if memory is short. The second attempt succeeds."""
     if context.attempt == 1:

@@ -55,9 +55,9 @@ def step() -> None:
 
 
 def refund_ended() -> None:
-    """Refund orders whose jobs were skipped or cancelled in the admin or on the command line."""
-    ended = Job.objects.in_queue("orders").in_state(*ENDED).filter(pk=OuterRef("job_id"))
-    Order.objects.filter(Exists(ended), status=Order.Status.PLACED).update(status=Order.Status.REFUNDED)
+    """Refund orders whose jobs were skipped, cancelled or deleted in the admin or on the command line."""
+    kept = Job.objects.in_queue("orders").exclude(state__in=ENDED).filter(pk=OuterRef("job_id"))
+    Order.objects.filter(~Exists(kept), status=Order.Status.PLACED).update(status=Order.Status.REFUNDED)
 
 
 def forget_old() -> None:
