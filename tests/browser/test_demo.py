@@ -33,8 +33,8 @@ class Shop:
         self.address = self.said["shop"]
         self.browser = browser
 
-    def page(self, **options: Any) -> Any:
-        page = self.browser.new_context(**options).new_page()
+    def page(self) -> Any:
+        page = self.browser.new_context(reduced_motion="reduce").new_page()
         page.set_default_timeout(60_000)
         page.goto(self.address)
         expect(page.locator("#live")).to_contain_text("live")
