@@ -15,28 +15,30 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .layout import DatabaseInUse, is_current, record, set_aside
 from .postgres import DEFAULT_FOLDER, HOST, PostgresError, Server, persistent
+from .settings import DEMO_PASSWORD, DEMO_USER
 
 PORT = 8000
-USER = PASSWORD = "admin"
+PACKING_SECONDS = "1.5"  # per order, so that you can watch
 START_SECONDS = 60
 STOP_SECONDS = 20
 OLDEST_JAVA = 17
 
 TRY = """
   The shop    {address}
-  The admin   {address}admin/    log in as {user} with the password {user}
+  The admin   {address}admin/    log in as {user} with the password {password}
 
 Three things to try:
-  1. Order something in the shop, and start the export: the page shows its progress.
-  2. An order failed for good and blocks its key. List the blocked keys:
+  1. In the shop, one customer's lane is blocked. Skip the order that blocks it, or break another card.
+  2. List the blocked keys here:
        {manage} jobs blocked
-  3. Skip the failed orders. The orders behind them are shipped, in order:
+  3. Skip all failed orders. The orders behind them are shipped, in order:
        {manage} jobs skip --queue orders --reason "refunded"
 
 {export}
@@ -57,6 +59,8 @@ def main(argv: list[str] | None = None) -> int:
         with database(options.folder) as environment, processes(options, environment) as running:
             wait_until_it_answers(options.port, running)
             say(introduction(options, environment))
+            if not options.no_open:
+                open_browser(options.port)
             watch(running)
     except (DemoError, PostgresError) as error:
         say(f"The demo cannot run: {error}", file=sys.stderr)
@@ -72,6 +76,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--port", type=int, default=PORT, help="port of the web server; default: %(default)s")
     parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="folder of the data; default: %(default)s")
+    parser.add_argument("--no-open", action="store_true", help="do not open a browser")
     return parser.parse_args(argv)
 
 
@@ -106,7 +111,12 @@ def database(folder: Path) -> Iterator[dict[str, str]]:
     """The environment variables of processes that use the shop's database."""
     try:
         with persistent(folder) as server:
-            environment = {**os.environ, **server.env, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+            environment = {
+                "SHOP_PACKING_SECONDS": PACKING_SECONDS,
+                **os.environ,
+                **server.env,
+                "DJANGO_SETTINGS_MODULE": "example_project.settings",
+            }
             replace_older_layout(server)
             run_to_end(environment, "migrate", "--verbosity", "0")
             record(server)
@@ -138,8 +148,8 @@ def replace_older_layout(server: Server) -> None:
 
 
 def make_user(environment: dict[str, str]) -> None:
-    given = {"DJANGO_SUPERUSER_PASSWORD": PASSWORD, "DJANGO_SUPERUSER_EMAIL": f"{USER}@example.com"}
-    run_to_end({**environment, **given}, "createsuperuser", "--noinput", "--username", USER, may_fail=True)
+    given = {"DJANGO_SUPERUSER_PASSWORD": DEMO_PASSWORD, "DJANGO_SUPERUSER_EMAIL": "admin@example.com"}
+    run_to_end({**environment, **given}, "createsuperuser", "--noinput", "--username", DEMO_USER, may_fail=True)
 
 
 # -------------------------------------------------------------------------------------------------------- processes
@@ -160,7 +170,7 @@ def processes(options: argparse.Namespace, environment: dict[str, str]) -> Itera
     """Run the shop's processes, and stop all of them at the end, whatever happens."""
     commands = {
         "the web server": manage("runserver", "--noreload", f"{HOST}:{options.port}"),
-        "the workers": manage("runjobs", "--processes", "2", "--no-reload", "--grace", "5"),
+        "the workers": manage("runjobs", "--processes", "2", "--no-reload", "--grace", "5", "--verbosity", "0"),
         "the customers": manage("feed"),
     }
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -203,6 +213,12 @@ def wait_until_it_answers(port: int, running: dict[str, subprocess.Popen[bytes]]
     raise DemoError(f"the web server did not answer within {START_SECONDS} seconds.")
 
 
+def open_browser(port: int) -> None:
+    """Open the shop in a graphical browser, if there is one. A browser in the terminal would hide what is printed."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(f"http://{HOST}:{port}/")
+
+
 def watch(running: dict[str, subprocess.Popen[bytes]]) -> None:
     while True:
         check_alive(running)
@@ -220,7 +236,8 @@ def introduction(options: argparse.Namespace, environment: dict[str, str]) -> st
     python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd()) else sys.executable
     text = TRY.format(
         address=f"http://{HOST}:{options.port}/",
-        user=USER,
+        user=DEMO_USER,
+        password=DEMO_PASSWORD,
         manage=f"{python} -m example_project.manage",
         export=f"For these commands, in another terminal:  export {variables}",
         past=java_hint(),

@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "example_project.shop",
 ]
 MIDDLEWARE = [
+    "example_project.csp.strict_policy",
     "django_jobqueue.middleware.RequestIdMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -55,6 +56,10 @@ TEMPLATES = [
         },
     }
 ]
+LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.server": {"level": "WARNING"}}}
+
+# The user of the admin, whom ``make demo`` creates and the shop's page names.
+DEMO_USER = DEMO_PASSWORD = "admin"
 
 HOUR = 60 * 60
 JOBQUEUE: dict[str, Any] = {
@@ -87,6 +92,7 @@ JOBQUEUE: dict[str, Any] = {
         },
         "emails-dead": {"description": "Copies of mails that could not be sent."},
         "exports": {"description": "Long exports, with progress."},
+        "accidents": {"policy": "exclusive", "description": "Kills a worker process, to show what happens then."},
         "rates": {"description": "Fetches exchange rates with an async handler."},
         "stock-report": {"policy": "exclusive", "description": "One job at a time, waiting or running."},
     },

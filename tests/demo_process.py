@@ -14,7 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SAID = re.compile(r"The shop +(?P<shop>\S+).*?log in as (?P<user>\S+) with the password (?P<password>\S+)", re.DOTALL)
+SAID = re.compile(
+    r"The shop +(?P<shop>\S+).*?log in as (?P<user>\S+) with the password (?P<password>\S+)"
+    r".*?PGHOST=(?P<host>\S+) PGPORT=(?P<port>\S+) PGUSER=(?P<role>\S+) PGDATABASE=(?P<database>\S+)",
+    re.DOTALL,
+)
 
 
 def free_port() -> int:
@@ -38,12 +42,12 @@ def environment() -> dict[str, str]:
 
 
 class Demo:
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, variables: dict[str, str]) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "example_project.demo", "--folder", str(folder), "--port", str(port)],
+            [sys.executable, "-m", "example_project.demo", "--no-open", "--folder", str(folder), "--port", str(port)],
             cwd=ROOT,
-            env=environment(),
+            env=environment() | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -79,8 +83,8 @@ class Demo:
 
 
 @contextmanager
-def demo(folder: Path) -> Iterator[Demo]:
-    started = Demo(folder, free_port())
+def demo(folder: Path, port: int = 0, variables: dict[str, str] | None = None) -> Iterator[Demo]:
+    started = Demo(folder, port or free_port(), variables or {})
     try:
         yield started
     finally:

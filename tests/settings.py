@@ -51,7 +51,7 @@ INSTALLED_APPS = [
     "django_jobqueue",
 ]
 MIDDLEWARE = [
-    "tests.csp.strict_policy",
+    "example_project.csp.strict_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -6,32 +6,46 @@ A handler may run again after a crash, so each can be repeated without doing its
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import signal
 import time
 
 from django.db import transaction
-from django.db.models import Count
+from django.db.models import Count, F
 
 from django_jobqueue.handlers import CancelJob, JobContext, job
 
-from .models import Order
+from .models import Customer, Order
+
+PACKING_SECONDS = float(os.environ.get("SHOP_PACKING_SECONDS", "0"))  # of an order, on average
 
 
 class ShopError(Exception):
     """An error that an operator must look at."""
 
 
-@job(queue="orders", name="ship_order")
-def ship_order(order_id: int, card: str | None = None) -> dict[str, str]:
-    """Check the card and the address, ship the order and send a mail. The orders of a customer are shipped in order."""
-    order = Order.objects.select_related("customer").get(pk=order_id)
-    if (card or order.card) == "expired":
-        raise ShopError("the card has expired")
-    if order.address == "unknown":
-        raise ShopError("the address does not exist")
+@job(queue="orders", name="ship_order", takes_context=True)
+def ship_order(context: JobContext, order_id: int, card: str | None = None) -> dict[str, str]:
+    """Pack the order, check the card and the address, and ship. The orders of a customer are shipped in order."""
+    if context.attempt == 1:
+        time.sleep(PACKING_SECONDS * random.uniform(0.6, 1.4))
     with transaction.atomic():
-        if Order.objects.filter(pk=order.pk, status=Order.Status.PLACED).update(status=Order.Status.SHIPPED):
-            send_email.send(to=order.customer.name, text=f"on its way: {order.item}")
+        order = Order.objects.select_for_update().get(pk=order_id)
+        if (card or order.card) == "expired":
+            raise ShopError("the card has expired")
+        if order.address == "unknown":
+            raise ShopError("the address does not exist")
+        if order.status == Order.Status.PLACED:
+            ship(order)
     return {"shipped": order.item}
+
+
+def ship(order: Order) -> None:
+    order.status = Order.Status.SHIPPED
+    order.save(update_fields=["status"])
+    Customer.objects.filter(pk=order.customer.pk).update(shipped=F("shipped") + 1)
+    send_email.send(to=order.customer.name, text=f"on its way: {order.item}")
 
 
 @job(queue="payments", name="take_payment", singleton_key=lambda customer, **_: f"customer-{customer.lower()}")
@@ -75,3 +89,11 @@ def export_orders(context: JobContext, rows: int = 100) -> dict[str, int]:
         time.sleep(0.05)
         context.progress((row + 1) / rows, f"row {row + 1} of {rows}")
     return {"rows": rows}
+
+
+@job(queue="accidents", name="kill_worker", takes_context=True, retry_limit=1, on_duplicate="ignore")
+def kill_worker(context: JobContext) -> dict[str, str]:
+    """Kill the process that runs this handler, as the kernel does if memory is short. The second attempt succeeds."""
+    if context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"recovered": "its jobs run again, in another process"}

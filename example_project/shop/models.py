@@ -4,9 +4,13 @@ from typing import ClassVar
 
 from django.db import models
 
+from django_jobqueue.identifiers import uuid7
+
 
 class Customer(models.Model):
     name = models.CharField(max_length=100, unique=True)
+    placed = models.PositiveIntegerField(default=0)  # orders; the number of the last one
+    shipped = models.PositiveIntegerField(default=0)  # orders, also those whose rows were deleted
 
     objects: ClassVar[models.Manager[Customer]] = models.Manager()
 
@@ -34,6 +38,7 @@ class Order(models.Model):
     card = models.CharField(max_length=20, default="valid")
     address = models.CharField(max_length=100, default="known")
     status = models.CharField(max_length=10, choices=Status, default=Status.PLACED)
+    job_id = models.UUIDField(default=uuid7, editable=False)  # of the job that ships it
 
     objects: ClassVar[models.Manager[Order]] = models.Manager()
 

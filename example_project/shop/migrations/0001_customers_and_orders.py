@@ -3,6 +3,8 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+import django_jobqueue.identifiers
+
 
 class Migration(migrations.Migration):
     initial = True
@@ -15,6 +17,8 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("name", models.CharField(max_length=100, unique=True)),
+                ("placed", models.PositiveIntegerField(default=0)),
+                ("shipped", models.PositiveIntegerField(default=0)),
             ],
             options={
                 "ordering": ["pk"],
@@ -36,6 +40,7 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
+                ("job_id", models.UUIDField(default=django_jobqueue.identifiers.uuid7, editable=False)),
                 (
                     "customer",
                     models.ForeignKey(

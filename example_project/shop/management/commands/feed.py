@@ -11,19 +11,17 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from ... import sample
-from ...models import Customer
 
 
 class Command(BaseCommand):
-    help = "Places orders for customers of the sample shop, about one per second."
+    help = "Places orders for customers of the sample shop, about four per second."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--seconds", type=float, default=1.0, help="average time between two orders")
+        parser.add_argument("--seconds", type=float, default=0.35, help="average time between two purchases")
 
     def handle(self, *args: Any, **options: Any) -> None:
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        if not Customer.objects.exists():
-            sample.fill()
+        sample.open_shop()
         while not stop.wait(options["seconds"] * random.uniform(0.5, 1.5)):
             sample.step()

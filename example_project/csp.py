@@ -1,4 +1,4 @@
-"""The strict policy under which every page of the admin is tested: nothing inline, nothing from elsewhere.
+"""The content security policy of all pages: nothing inline, and nothing from other hosts.
 
 Django 6 has a middleware for it; this small one also serves Django 5.2.
 """
