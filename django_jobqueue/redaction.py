@@ -19,14 +19,19 @@ Hide = Callable[[Any], str]
 
 _MARK = re.compile(rf"{re.escape(HIDDEN)}(?:-[0-9a-f]{{12}})?")
 _CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:]*:)([^\s/@]+)(?=@)")
-# password=abc, "password": "abc", and at the beginning of a line Password: abc. Other names with a colon do not count,
-# because texts such as "unexpected token: }" are common and hold no secret.
-_ASSIGNED = re.compile(
-    r"""(\\?["'](?P<quoted>[\w .-]{1,80})\\?["']\s*[:=]\s*
-         | \b(?P<bare>[\w.-]{1,80})=\s? | ^\s*(?P<header>[\w-]{1,80}):\s)
-        (\\?"(?:\\.|[^"\\])*\\?" | '(?:\\.|[^'\\])*' | (?:Bearer|Basic|Digest)\s+[^\s,;)}\]"']+ | [^\s,;&)}\]"']+)""",
+# password=abc, "password": "abc", and at the beginning of a line or after a colon Password: abc. Other names with a
+# colon do not count, because texts such as "unexpected token: }" are common and hold no secret.
+_NAME = re.compile(
+    r"""\\?["'](?P<quoted>[\w .-]{1,80})\\?["']\s*[:=]\s*
+        | \b(?P<bare>[\w.-]{1,80})=\s? | (?:^\s*|(?<=:\s))(?P<header>[\w-]{1,80}):\s""",
     re.MULTILINE | re.VERBOSE,
 )
+_VALUE = re.compile(
+    r"""\\?"(?:\\.|[^"\\])*\\?" | '(?:\\.|[^'\\])*'
+        | (?:Bearer|Basic|Digest)\s+[^\s,;)}\]"']+ | [^\s,;&)}\]"']+""",
+    re.VERBOSE,
+)
+_SCHEME = re.compile(r"(\b(?:Bearer|Basic) )(?=\S*[\d=])([\w.~+/=-]{8,})")
 _SOURCE_LINE = re.compile(r"^ +File \".*\", line \d+.*\n +(?! *File ).*$", re.MULTILINE)
 _NAMES_OF_A_PAIR = ("name", "key", "header")
 
@@ -120,17 +125,28 @@ class _Redactor:
         if not self.words:
             return text
         text = _CREDENTIALS.sub(lambda match: match[1] + self.hide(match[2]), text)
-        return _ASSIGNED.sub(self._assigned, text)
+        return self._schemes("".join(self._assigned(text)))
 
-    def _assigned(self, match: re.Match[str]) -> str:
-        name = match["quoted"] or match["bare"] or match["header"]
-        before, value = match[1], match[match.lastindex or 0]
-        if HIDDEN in value:
-            return match[0]
-        if not self.is_sensitive(name):
-            return before + _ASSIGNED.sub(self._assigned, value)  # as in "ValueError: token=abc"
+    def _schemes(self, text: str) -> str:
+        return _SCHEME.sub(lambda match: match[1] + self.hide(match[2]), text)
+
+    def _assigned(self, text: str) -> Iterator[str]:
+        """The parts of a text, with what is assigned to sensitive names hidden."""
+        end = 0
+        while name := _NAME.search(text, end):
+            yield text[end : name.end()]
+            end = name.end()
+            if not self.is_sensitive(name["quoted"] or name["bare"] or name["header"]):
+                continue
+            value = _VALUE.match(text, end)
+            if value is not None and HIDDEN not in value[0]:
+                yield self._hidden(value[0])
+                end = value.end()
+        yield text[end:]
+
+    def _hidden(self, value: str) -> str:
         quote = value[0] if value[0] in "\"'" else ""
-        return before + quote + self.hide(value.strip(quote) if quote else value) + quote
+        return quote + self.hide(value.strip(quote) if quote else value) + quote
 
     def is_sensitive(self, key: str) -> bool:
         plain = _plain(key)

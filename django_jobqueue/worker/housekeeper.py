@@ -34,7 +34,7 @@ from ..expressions import StatementTimestamp
 from ..log_texts import error_line
 from ..maintenance import maintain
 from ..models import Worker
-from ..services import recover_lost, release_pending
+from ..services import recover_lost, release_pending, send_alerts
 from ..services.operations import advance_operations
 from ..services.schedules import send_due
 from . import health, sessions
@@ -276,6 +276,8 @@ class Housekeeper:
         yield "operations", OPERATIONS_SECONDS, lambda: advance_operations(seconds=30.0, using=self.using)
         if self.options.schedules:
             yield "schedules", self.settings.SCHEDULE_SECONDS, lambda: send_due(using=self.using)
+        if self.settings.ALERTS:
+            yield "alerts", self.settings.MONITOR_SECONDS, self._send_alerts
 
     def _housekeep(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         """Run periodic work in a thread of its own: a long cleanup must not delay schedules."""
@@ -315,6 +317,11 @@ class Housekeeper:
     def _maintain(self) -> None:
         if not self._clock_jumped():
             maintain(every=self.settings.MONITOR_SECONDS / 2, using=self.using)
+
+    def _send_alerts(self) -> None:
+        """Tell operators of problems. It has its own thread, because a mail server may take long to answer."""
+        send_alerts(every=self.settings.MONITOR_SECONDS / 2, using=self.using)
+        connections[self.using].close()  # it is needed once a minute
 
     def _recover(self) -> None:
         with sessions.limited(self.using):
