@@ -113,7 +113,9 @@ class Message:
         """One paragraph for each notice, problems first."""
         ordered = sorted(self.notices, key=lambda notice: notice.over_at is not None)
         parts = [
-            "\n".join(filter(None, [notice.sentence, "" if notice.over_at else notice.example, notice.where(self.admin)]))
+            "\n".join(
+                filter(None, [notice.sentence, "" if notice.over_at else notice.example, notice.where(self.admin)])
+            )
             for notice in ordered[:MOST_LISTED]
         ]
         if more := len(ordered) - MOST_LISTED:

@@ -18,7 +18,8 @@ HIDDEN = "********"
 Hide = Callable[[Any], str]
 
 _MARK = re.compile(rf"{re.escape(HIDDEN)}(?:-[0-9a-f]{{12}})?")
-_CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:]*:)([^\s/@]+)(?=@)")
+# The password in a URL, which may contain an @, and a token in place of a user.
+_CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s/@:]*:(?=\S)|(?=[^\s/@:]{16})))([^\s/\"'<>]+)(?=@)")
 # password=abc, "password": "abc", and at the beginning of a line or after a colon Password: abc. Other names with a
 # colon do not count, because texts such as "unexpected token: }" are common and hold no secret.
 _NAME = re.compile(
@@ -108,8 +109,8 @@ class _Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            if len(value) == 2 and all(isinstance(item, str) for item in value):
-                return [value[0], self._item(*value)]
+            if len(value) == 2 and isinstance(value[0], str):
+                return [self.text(value[0]), self._item(*value)]
             return [self.value(item) for item in value]
         if isinstance(value, dict):
             names = [value[name] for name in _NAMES_OF_A_PAIR if isinstance(value.get(name), str)]

@@ -1627,9 +1627,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "alerts",
                 "default_permissions": (),
                 "constraints": [
-                    models.UniqueConstraint(
-                        fields=("channel", "kind", "name"), name="jobqueue_alert_once_per_channel"
-                    )
+                    models.UniqueConstraint(fields=("channel", "kind", "name"), name="jobqueue_alert_once_per_channel")
                 ],
             },
         ),

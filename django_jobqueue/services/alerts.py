@@ -114,7 +114,9 @@ def _tell(channel: Channel, options: AlertOptions, using: str) -> Told:
             extra={"channel": channel.value, "problems": len(claimed), "error": text},
         )
         return Told(channel, len(claimed), text)
-    execute(using, sql.alerts.DELIVERED, {**params, "seen": [None if each.over_at else each.seen_at for each in claimed]})
+    execute(
+        using, sql.alerts.DELIVERED, {**params, "seen": [None if each.over_at else each.seen_at for each in claimed]}
+    )
     logger.info(
         "alert sent: by %s, problems %d",
         channel.value,

@@ -31,7 +31,7 @@ from ..engine import workers
 from ..engine.pools import own_connection
 from ..engine.recovery import has_lost_workers
 from ..expressions import StatementTimestamp
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..maintenance import maintain
 from ..models import Worker
 from ..services import recover_lost, release_pending, send_alerts
@@ -170,7 +170,7 @@ class Housekeeper:
                 self.options.name,
                 error_line(error),
                 pause,
-                extra={"worker": self.options.name, "error": str(error).strip(), "seconds": round(pause, 1)},
+                extra={"worker": self.options.name, "error": error_text(error), "seconds": round(pause, 1)},
             )
         connections[self.using].close()
         return pause
@@ -297,7 +297,7 @@ class Housekeeper:
                         self.options.name,
                         error_line(error),
                         seconds,
-                        extra={"worker": self.options.name, "work": name, "error": str(error).strip()},
+                        extra={"worker": self.options.name, "work": name, "error": error_text(error)},
                     )
                 broken = True
             except Exception as error:  # a bug must not end the work for good
