@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from django.utils.crypto import salted_hmac
@@ -54,11 +55,7 @@ def redacted(value: Any, keys: Iterable[str] | None = None, *, arguments: Sequen
 
 def redacted_text(text: str, keys: Iterable[str] | None = None) -> str:
     """An error text without sensitive values. The lines of source code in a traceback are kept as they are."""
-    redactor, parts, end = _Redactor(_words(keys), _asterisks), [], 0
-    for source in _SOURCE_LINE.finditer(text):
-        parts += [redactor.text(text[end : source.start()]), source.group()]
-        end = source.end()
-    return "".join([*parts, redactor.text(text[end:])])
+    return _Redactor(_words(keys), _asterisks).error(text)
 
 
 def editable(value: Any, *, salt: str, arguments: Sequence[str] = ()) -> Any:
@@ -86,6 +83,34 @@ def restored(edited: Any, original: Any, *, salt: str, arguments: Sequence[str] 
             "A hidden value would be displayed at the place it was moved to: enter a new value there."
         )
     return result
+
+
+class StoredText:
+    """Hides sensitive values in the text columns of stored jobs: JSON documents, and error texts.
+
+    ``arguments`` are the names of positional arguments, by handler. Spark sends this to executors by value, so nothing
+    here may use Django.
+    """
+
+    def __init__(self, keys: Iterable[str], arguments: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
+        words = frozenset(map(_plain, keys)) - {""}
+        self._redactor, self._arguments = _Redactor(words, _asterisks), dict(arguments)
+        # Most documents hold nothing to hide, and to search them is much quicker than to parse them.
+        names = [r"[\W_]*".join(word) for word in sorted(words)]
+        self._hint = re.compile("|".join([*names, "://", "Bearer ", "Basic "]), re.IGNORECASE)
+
+    def document(self, text: str | None, handler: str = "") -> str | None:
+        """A JSON document. If nothing is hidden, it is the same text."""
+        arguments = self._arguments.get(handler, ())
+        if text is None or not self._redactor.words or not (arguments or self._hint.search(text)):
+            return text
+        value = json.loads(text)
+        shown = self._redactor.document(value, arguments)
+        return text if shown == value else json.dumps(shown, ensure_ascii=False)
+
+    def error(self, text: str | None) -> str | None:
+        """An error text, or another text for people."""
+        return text if text is None or not self._hint.search(text) else self._redactor.error(text)
 
 
 @dataclass(frozen=True)
@@ -148,6 +173,14 @@ class _Redactor:
     def _hidden(self, value: str) -> str:
         quote = value[0] if value[0] in "\"'" else ""
         return quote + self.hide(value.strip(quote) if quote else value) + quote
+
+    def error(self, text: str) -> str:
+        """An error text; the lines of source code in a traceback are kept."""
+        parts, end = [], 0
+        for source in _SOURCE_LINE.finditer(text):
+            parts += [self.text(text[end : source.start()]), source.group()]
+            end = source.end()
+        return "".join([*parts, self.text(text[end:])])
 
     def is_sensitive(self, key: str) -> bool:
         plain = _plain(key)

@@ -41,9 +41,10 @@ class Told(NamedTuple):
 def send_alerts(*, every: float = 0.0, using: str | None = None) -> list[Told]:
     """Find problems, and tell operators of those that are due, as ``JOBQUEUE["ALERTS"]`` says.
 
-    Does nothing without that setting, or if the last check began less than ``every`` seconds ago in any process. Each message is claimed in the database before it is sent: other processes do not send it, and if
-    this process ends before it has recorded the result, another one sends it again two minutes later. A message that
-    cannot be delivered is sent again, at growing intervals. Raises ``ImproperlyConfigured`` for invalid options.
+    Does nothing without that setting, or if the last check began less than ``every`` seconds ago in any process. Each
+    message is claimed in the database before it is sent: other processes do not send it, and if this process ends
+    before it has recorded the result, another one sends it again two minutes later. A message that cannot be delivered
+    is sent again, at growing intervals. Raises ``ImproperlyConfigured`` for invalid options.
     """
     using, options = database(using), alert_options()
     if not options.channels or not _begin(using, every):

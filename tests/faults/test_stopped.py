@@ -273,7 +273,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 def test_probes_are_answered(start):
     port = free_port()
-    worker = start("--health-port", str(port))
+    start("--health-port", str(port))
     until(lambda: get(port, "/readyz")[0] == 200, "it is ready")
 
     status, body = get(port, "/healthz")

@@ -20,7 +20,8 @@ _NO_DEAD_LETTERS = "NOT EXISTS (SELECT 1 FROM jobqueue_queue d WHERE d.dead_lett
 BLOCKED_BY_ERROR = f"""
 WITH blocked AS MATERIALIZED (
     SELECT q.name AS queue, b.* FROM jobqueue_queue q CROSS JOIN LATERAL (
-        SELECT id, singleton_key, finalized_at, COALESCE(NULLIF(fingerprint, ''), NULLIF(reason, ''), 'unknown') AS error,
+        SELECT id, singleton_key, finalized_at,
+            COALESCE(NULLIF(fingerprint, ''), NULLIF(reason, ''), 'unknown') AS error,
             row_number() OVER (ORDER BY finalized_at DESC) AS place
         FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
         ORDER BY finalized_at DESC LIMIT %(most)s) b

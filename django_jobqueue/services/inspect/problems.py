@@ -56,9 +56,9 @@ def find_problems(*, after_seconds: float, using: str) -> Found:
     late = Schedule.objects.using(using).enabled()
     late = late.filter(next_at__lte=StatementTimestamp() - timedelta(seconds=after_seconds)).order_by("next_at")
     for schedule in late[: sql.alerts.MOST_AT_ONCE]:
-        assert schedule.next_at is not None
-        facts = {"queues": [schedule.queue_id], "since": schedule.next_at.isoformat(), "problem": schedule.problem}
-        found.problems.append(FoundProblem(Kind.LATE, schedule.name, schedule.next_at, facts))
+        due: Any = schedule.next_at
+        facts = {"queues": [schedule.queue_id], "since": due.isoformat(), "problem": schedule.problem}
+        found.problems.append(FoundProblem(Kind.LATE, schedule.name, due, facts))
     return found
 
 
