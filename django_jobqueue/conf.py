@@ -187,7 +187,7 @@ class Settings:
             "api_key",
             "private_key",
         ),
-        "Keys whose values are not displayed in the admin, by manage.py jobs, in errors, logs and traces.",
+        "Keys whose values are hidden in the admin, by manage.py jobs, in errors, logs, traces, alerts and the lake.",
     )
 
 

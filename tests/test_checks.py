@@ -480,3 +480,36 @@ def test_psycopg2_beside_psycopg_is_said(tmp_path, monkeypatch):
     (message,) = checks.check_driver()
     assert (message.id, message.level) == ("jobqueue.I001", django_checks.INFO)
     assert "Django uses psycopg 3 for all databases" in message.msg
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    (
+        ({"mails": ["ops@example.com"]}, "JOBQUEUE['ALERTS']['mails'] is not an option."),
+        ({"mail": "ops@example.com"}, "JOBQUEUE['ALERTS']['mail'] must be a list of mail addresses."),
+        ({"mail": ["ops"]}, "JOBQUEUE['ALERTS']['mail'] contains 'ops', which is not a mail address."),
+        ({"webhook": "file:///x"}, "JOBQUEUE['ALERTS']['webhook'] must be a URL that begins with https:// or http://."),
+        ({"webhook": 7}, "JOBQUEUE['ALERTS']['webhook'] must be a URL that begins with https:// or http://."),
+        ({"webhook": "http://[::1"}, "JOBQUEUE['ALERTS']['webhook'] must be a URL that begins with https:// or http://."),
+        ({"webhook": "http://a:b@x/"}, "JOBQUEUE['ALERTS']['webhook'] must not contain a user name or password."),
+        ({"mail": ["a@b.cd"], "url": "/admin/"}, "JOBQUEUE['ALERTS']['url'] must be a URL that begins with https:// or http://."),
+        ({"mail": ["a@b.cd"], "after_seconds": 0}, "JOBQUEUE['ALERTS']['after_seconds'] must be a number of seconds from 1 to 86,400."),
+        ({"mail": ["a@b.cd"], "after_seconds": True}, "JOBQUEUE['ALERTS']['after_seconds'] must be a number of seconds from 1 to 86,400."),
+        ({"url": "https://example.com/"}, "JOBQUEUE['ALERTS'] has neither 'mail' nor 'webhook', so no one is told of problems."),
+    ),
+)  # fmt: skip
+def test_wrong_options_of_alerts_are_errors_with_an_example(settings, options, message):
+    settings.JOBQUEUE = {"ALERTS": options}
+
+    (error,) = [each for each in check_settings() if each.msg == message]
+
+    assert error.id == "jobqueue.E026"
+    assert error.hint
+
+
+def test_right_options_of_alerts_are_no_error(settings):
+    settings.JOBQUEUE = {
+        "ALERTS": {"mail": ["ops@example.com"], "webhook": "https://hooks.example.com/x", "url": "http://x/admin"}
+    }
+
+    assert check_settings() == []
