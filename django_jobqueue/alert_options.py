@@ -19,7 +19,7 @@ EXAMPLE = "For example {'mail': ['ops@example.com'], 'url': 'https://example.com
 LONGEST = 86_400
 
 
-class Channel(StrEnum):
+class AlertBy(StrEnum):
     """A way to tell operators of a problem."""
 
     MAIL = "mail"
@@ -36,8 +36,8 @@ class AlertOptions:
     after_seconds: float = OVERDUE_SECONDS  # how long a queue must be stopped, or a schedule late
 
     @property
-    def channels(self) -> list[Channel]:
-        return [channel for channel, is_on in ((Channel.MAIL, self.mail), (Channel.WEBHOOK, self.webhook)) if is_on]
+    def channels(self) -> list[AlertBy]:
+        return [channel for channel, is_on in ((AlertBy.MAIL, self.mail), (AlertBy.WEBHOOK, self.webhook)) if is_on]
 
 
 def alert_options() -> AlertOptions:
@@ -60,7 +60,7 @@ def find_problems(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         elif problem := _PROBLEMS[name](value):
             yield f"JOBQUEUE['ALERTS'][{name!r}] {problem}.", EXAMPLE
     if given and not given.get("mail") and not given.get("webhook"):
-        yield "JOBQUEUE['ALERTS'] has neither 'mail' nor 'webhook', so no one is told of problems.", EXAMPLE
+        yield "JOBQUEUE['ALERTS'] has neither 'mail' nor 'webhook', so operators are not told of problems.", EXAMPLE
 
 
 def _with_addresses(value: object) -> str:

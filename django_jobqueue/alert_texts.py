@@ -91,41 +91,43 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class AlertText:
     """Notices that are told together."""
 
     notices: Sequence[Notice]
     admin: str = ""  # its URL
 
     @property
+    def ordered(self) -> list[Notice]:
+        """What lasts first, the most blocked keys first."""
+        return sorted(self.notices, key=lambda each: (each.over_at is not None, -each.facts.get("keys", 0), each.name))
+
+    @property
     def subject(self) -> str:
-        """One line for all: what is wrong first."""
-        wrong = [notice for notice in self.notices if notice.over_at is None]
-        first = (wrong or self.notices)[0].sentence
+        """One line for all."""
+        first = self.ordered[0].sentence
         if len(self.notices) == 1:
             return first
-        counts = [_number(len(wrong), "problem")] if wrong else []
-        counts += [f"{over} over"] if (over := len(self.notices) - len(wrong)) else []
+        over = sum(notice.over_at is not None for notice in self.notices)
+        counts = [_number(lasting, "problem")] if (lasting := len(self.notices) - over) else []
+        counts += [f"{over:,} over"] if over else []
         return f"{', '.join(counts)}: {first}"
 
     @property
     def text(self) -> str:
-        """One paragraph for each notice, problems first."""
-        ordered = sorted(self.notices, key=lambda notice: notice.over_at is not None)
-        parts = [
-            "\n".join(
-                filter(None, [notice.sentence, "" if notice.over_at else notice.example, notice.where(self.admin)])
-            )
-            for notice in ordered[:MOST_LISTED]
-        ]
-        if more := len(ordered) - MOST_LISTED:
-            parts += [f"And {more:,} more."] if more > 0 else []
-        return "\n\n".join(parts)
+        """One paragraph for each notice."""
+        parts = ["\n".join(self._lines(notice)) for notice in self.ordered[:MOST_LISTED]]
+        more = len(self.notices) - MOST_LISTED
+        return "\n\n".join([*parts, *([f"And {more:,} more."] if more > 0 else [])])
+
+    def _lines(self, notice: Notice) -> list[str]:
+        lines = [notice.sentence, "" if notice.over_at else notice.example, notice.where(self.admin)]
+        return [line for line in lines if line]
 
 
-def trial_message(admin: str, now: datetime) -> Message:
+def trial_message(admin: str, now: datetime) -> AlertText:
     """A message that says that it is a test."""
-    return Message([Notice("test", "", {}, now)], admin)
+    return AlertText([Notice("test", "", {}, now)], admin)
 
 
 def _test(notice: Notice) -> str:

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from functools import partial
 
 from . import __version__
-from .alert_options import AlertOptions, Channel
-from .alert_texts import Message
+from .alert_options import AlertBy, AlertOptions
+from .alert_texts import AlertText
 from .process_memory import ProcessMemory
 
 DELIVERY_SECONDS = 30.0  # the longest time for a delivery, with the resolution of names and all answers
@@ -26,7 +26,7 @@ class RunningDeliveries(ProcessMemory):
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads: dict[Channel, threading.Thread] = {}
+        self.threads: dict[AlertBy, threading.Thread] = {}
 
     def forget(self) -> None:
         self.threads.clear()
@@ -35,12 +35,12 @@ class RunningDeliveries(ProcessMemory):
 running = RunningDeliveries()
 
 
-def deliver(message: Message, channel: Channel, options: AlertOptions, *, seconds: float = DELIVERY_SECONDS) -> None:
+def deliver(message: AlertText, channel: AlertBy, options: AlertOptions, *, seconds: float = DELIVERY_SECONDS) -> None:
     """Deliver a message, in a thread that is left behind if it takes too long. Raises ``NotDelivered``."""
     before = running.threads.get(channel)
     if before is not None and before.is_alive():
         raise NotDelivered(f"the delivery before has not ended yet{_advice(channel)}")
-    send = partial(_post, options.webhook) if channel == Channel.WEBHOOK else partial(_mail, list(options.mail))
+    send = partial(_post, options.webhook) if channel == AlertBy.WEBHOOK else partial(_mail, list(options.mail))
     outcome: Future[None] = Future()
     thread = threading.Thread(target=_run, args=(send, message, outcome), name=f"jobqueue-{channel}", daemon=True)
     running.threads[channel] = thread
@@ -55,7 +55,7 @@ def deliver(message: Message, channel: Channel, options: AlertOptions, *, second
         raise NotDelivered(f"{type(error).__name__}: {error}") from error
 
 
-def _run(send: Callable[[Message], None], message: Message, outcome: Future[None]) -> None:
+def _run(send: Callable[[AlertText], None], message: AlertText, outcome: Future[None]) -> None:
     try:
         send(message)
     except BaseException as error:
@@ -64,11 +64,11 @@ def _run(send: Callable[[Message], None], message: Message, outcome: Future[None
         outcome.set_result(None)
 
 
-def _advice(channel: Channel) -> str:
-    return "; set EMAIL_TIMEOUT" if channel == Channel.MAIL else ""
+def _advice(channel: AlertBy) -> str:
+    return "; set EMAIL_TIMEOUT" if channel == AlertBy.MAIL else ""
 
 
-def _mail(recipients: list[str], message: Message) -> None:
+def _mail(recipients: list[str], message: AlertText) -> None:
     from django.conf import settings
     from django.core.mail import send_mail
 
@@ -76,7 +76,7 @@ def _mail(recipients: list[str], message: Message) -> None:
     send_mail(subject, message.text, settings.SERVER_EMAIL, recipients)
 
 
-def _post(url: str, message: Message) -> None:
+def _post(url: str, message: AlertText) -> None:
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
     from urllib.request import HTTPRedirectHandler, Request, build_opener

@@ -482,34 +482,37 @@ def test_psycopg2_beside_psycopg_is_said(tmp_path, monkeypatch):
     assert "Django uses psycopg 3 for all databases" in message.msg
 
 
+URL = "must be a URL that begins with https:// or http://"
+SECONDS = "must be a number of seconds from 1 to 86,400"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "problem"),
     (
-        ({"mails": ["ops@example.com"]}, "JOBQUEUE['ALERTS']['mails'] is not an option."),
-        ({"mail": "ops@example.com"}, "JOBQUEUE['ALERTS']['mail'] must be a list of mail addresses."),
-        ({"mail": ["ops"]}, "JOBQUEUE['ALERTS']['mail'] contains 'ops', which is not a mail address."),
-        ({"webhook": "file:///x"}, "JOBQUEUE['ALERTS']['webhook'] must be a URL that begins with https:// or http://."),
-        ({"webhook": 7}, "JOBQUEUE['ALERTS']['webhook'] must be a URL that begins with https:// or http://."),
-        ({"webhook": "http://[::1"}, "JOBQUEUE['ALERTS']['webhook'] must be a URL that begins with https:// or http://."),
-        ({"webhook": "http://a:b@x/"}, "JOBQUEUE['ALERTS']['webhook'] must not contain a user name or password."),
-        ({"mail": ["a@b.cd"], "url": "/admin/"}, "JOBQUEUE['ALERTS']['url'] must be a URL that begins with https:// or http://."),
-        ({"mail": ["a@b.cd"], "after_seconds": 0}, "JOBQUEUE['ALERTS']['after_seconds'] must be a number of seconds from 1 to 86,400."),
-        ({"mail": ["a@b.cd"], "after_seconds": True}, "JOBQUEUE['ALERTS']['after_seconds'] must be a number of seconds from 1 to 86,400."),
-        ({"url": "https://example.com/"}, "JOBQUEUE['ALERTS'] has neither 'mail' nor 'webhook', so no one is told of problems."),
+        ({"mails": ["ops@example.com"]}, "['mails'] is not an option"),
+        ({"mail": "ops@example.com"}, "['mail'] must be a list of mail addresses"),
+        ({"mail": ["ops"]}, "['mail'] contains 'ops', which is not a mail address"),
+        ({"webhook": "file:///x"}, f"['webhook'] {URL}"),
+        ({"webhook": 7}, f"['webhook'] {URL}"),
+        ({"webhook": "http://[::1"}, f"['webhook'] {URL}"),
+        ({"webhook": "http://a:b@x/"}, "['webhook'] must not contain a user name or password"),
+        ({"mail": ["a@b.cd"], "url": "/admin/"}, f"['url'] {URL}"),
+        ({"mail": ["a@b.cd"], "after_seconds": 0}, f"['after_seconds'] {SECONDS}"),
+        ({"mail": ["a@b.cd"], "after_seconds": True}, f"['after_seconds'] {SECONDS}"),
+        ({"url": "http://x/"}, " has neither 'mail' nor 'webhook', so operators are not told of problems"),
     ),
-)  # fmt: skip
-def test_wrong_options_of_alerts_are_errors_with_an_example(settings, options, message):
+)
+def test_wrong_options_of_alerts_are_errors_with_an_example(settings, options, problem):
     settings.JOBQUEUE = {"ALERTS": options}
 
-    (error,) = [each for each in check_settings() if each.msg == message]
+    (error,) = [each for each in checks.check_settings() if each.msg == f"JOBQUEUE['ALERTS']{problem}."]
 
     assert error.id == "jobqueue.E026"
     assert error.hint
 
 
 def test_right_options_of_alerts_are_no_error(settings):
-    settings.JOBQUEUE = {
-        "ALERTS": {"mail": ["ops@example.com"], "webhook": "https://hooks.example.com/x", "url": "http://x/admin"}
-    }
+    hook = "https://hooks.example.com/x"
+    settings.JOBQUEUE = {"ALERTS": {"mail": ["ops@example.com"], "webhook": hook, "url": "http://x/admin"}}
 
-    assert check_settings() == []
+    assert checks.check_settings() == []

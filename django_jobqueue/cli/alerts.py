@@ -14,7 +14,7 @@ from ..models import Alert
 from .answers import Answer, Code, table
 
 SHOWN = ("channel", "problem", "since", "over since", "told at", "error")
-NONE = "JOBQUEUE['ALERTS'] is not set, so no one is told of problems."
+NONE = "JOBQUEUE['ALERTS'] is not set, so operators are not told of problems."
 
 
 def alerts(options: dict[str, Any], style: Style, using: str) -> Answer:

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from ..alert_options import AlertOptions, Channel, alert_options
-from ..alert_texts import Message, Notice
+from ..alert_options import AlertBy, AlertOptions, alert_options
+from ..alert_texts import AlertText, Notice
 from ..deliveries import NotDelivered, deliver
 from ..engine import sql
 from ..engine.databases import database, execute, rows
@@ -65,7 +65,7 @@ def _begin(using: str, every: float) -> bool:
     return bool(Maintenance.objects.using(using).filter(is_due).update(alerts_at=now))
 
 
-def _record(found: Found, channels: list[Channel], using: str) -> None:
+def _record(found: Found, channels: list[AlertBy], using: str) -> None:
     problems = found.problems
     params = {
         "kinds": [problem.kind.value for problem in problems],
@@ -96,14 +96,14 @@ class _Claimed(NamedTuple):
         return Notice(self.kind, self.name, json.loads(self.facts), self.began_at, self.over_at)
 
 
-def _tell(channel: Channel, options: AlertOptions, using: str) -> Told:
+def _tell(channel: AlertBy, options: AlertOptions, using: str) -> Told:
     holder = uuid7()
     claimed = claim(channel, holder, using=using)
     if not claimed:
-        return Told(channel, 0)
+        return Told(channel.value, 0)
     params: dict[str, Any] = {"holder": holder, "ids": [each.id for each in claimed]}
     try:
-        deliver(Message([each.notice for each in claimed], options.url), channel, options)
+        deliver(AlertText([each.notice for each in claimed], options.url), channel, options)
     except NotDelivered as failure:
         text = error_line(str(failure))
         execute(using, sql.alerts.NOT_DELIVERED, {**params, "error": text, "every": EVERY_SECONDS})
@@ -114,7 +114,7 @@ def _tell(channel: Channel, options: AlertOptions, using: str) -> Told:
             text,
             extra={"channel": channel.value, "problems": len(claimed), "error": text},
         )
-        return Told(channel, len(claimed), text)
+        return Told(channel.value, len(claimed), text)
     execute(
         using, sql.alerts.DELIVERED, {**params, "seen": [None if each.over_at else each.seen_at for each in claimed]}
     )
@@ -124,10 +124,10 @@ def _tell(channel: Channel, options: AlertOptions, using: str) -> Told:
         len(claimed),
         extra={"channel": channel.value, "problems": len(claimed)},
     )
-    return Told(channel, len(claimed))
+    return Told(channel.value, len(claimed))
 
 
-def claim(channel: Channel, holder: UUID, *, using: str) -> list[_Claimed]:
+def claim(channel: AlertBy, holder: UUID, *, using: str) -> list[_Claimed]:
     """Claim what is to be told by this channel now; rows that another process is claiming are skipped."""
     params = {"channel": channel.value, "holder": holder, "every": EVERY_SECONDS}
     return [_Claimed(*row) for row in in_transaction(using, partial(rows, using, sql.alerts.CLAIM, params))]

@@ -45,7 +45,7 @@ def test_a_test_message_that_cannot_be_delivered_says_why(db, alerts):
 
 
 def test_without_the_setting_nobody_is_told(db):
-    assert jobs("alerts").out.strip() == "JOBQUEUE['ALERTS'] is not set, so no one is told of problems."
+    assert jobs("alerts").out.strip() == "JOBQUEUE['ALERTS'] is not set, so operators are not told of problems."
     assert jobs("alerts", "--test").code == 1
 
 

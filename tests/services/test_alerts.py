@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -12,9 +13,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_jobqueue import deliveries, services
-from django_jobqueue.alert_options import Channel
+from django_jobqueue.alert_options import AlertBy, alert_options
 from django_jobqueue.alert_texts import Notice, trial_message
 from django_jobqueue.deliveries import deliver
+from django_jobqueue.engine import sql
+from django_jobqueue.engine.databases import execute
 from django_jobqueue.models import Alert, Job, Maintenance, QueueMinute, Schedule, Worker
 from django_jobqueue.services.alerts import claim
 from django_jobqueue.states import JobState
@@ -50,13 +53,7 @@ def later(**delta):
     """As if that much time had passed since everything that alerts remember."""
     for name in ("began_at", "seen_at", "over_at", "sent_at", "claimed_until", "retry_at", "latest_at"):
         for alert in Alert.objects.exclude(**{name: None}):
-            Alert.objects.filter(pk=alert.pk).update(**{name: getattr(alert, name) - ago_delta(**delta)})
-
-
-def ago_delta(**delta):
-    from datetime import timedelta
-
-    return timedelta(**delta)
+            Alert.objects.filter(pk=alert.pk).update(**{name: getattr(alert, name) - timedelta(**delta)})
 
 
 def subjects():
@@ -178,7 +175,7 @@ def test_secrets_are_not_told(by_mail, fifo_queue):
 
     services.send_alerts()
 
-    assert "hunter2" not in mail.outbox[0].body + mail.outbox[0].subject
+    assert "hunter2" not in f"{mail.outbox[0].body}{mail.outbox[0].subject}"
     assert "abc123" not in mail.outbox[0].body
     assert "ValueError: login(password='********')" in mail.outbox[0].subject
 
@@ -201,17 +198,17 @@ def test_without_the_url_of_the_admin_a_command_is_named(settings, fifo_queue):
     assert mail.outbox[0].body.endswith("\nmanage.py jobs blocked orders")
 
 
+def notice(kind, name, *queues):
+    return Notice(kind, name, {"queues": list(queues)}, timezone.now())
+
+
 def test_the_links_are_pages_of_the_admin(db):
     base = reverse("admin:index")
 
-    assert Notice("blocked", "x", {"queues": ["a b"]}, None).link(base) == (
-        f"{reverse('admin:jobqueue_blockedkey_changelist')}?queue=a+b"
-    )
-    assert Notice("blocked", "x", {"queues": ["a", "b"]}, None).link(base) == (
-        reverse("admin:jobqueue_blockedkey_changelist")
-    )
-    assert Notice("stopped", "a", {}, None).link(base) == f"{reverse('admin:jobqueue_job_changelist')}?queue=a"
-    assert Notice("late", "a/b_c", {}, None).link(base) == reverse("admin:jobqueue_schedule_change", args=["a_2Fb_5Fc"])
+    assert notice("blocked", "x", "a b").link(base) == (f"{reverse('admin:jobqueue_blockedkey_changelist')}?queue=a+b")
+    assert notice("blocked", "x", "a", "b").link(base) == (reverse("admin:jobqueue_blockedkey_changelist"))
+    assert notice("stopped", "a").link(base) == f"{reverse('admin:jobqueue_job_changelist')}?queue=a"
+    assert notice("late", "a/b_c").link(base) == reverse("admin:jobqueue_schedule_change", args=["a_2Fb_5Fc"])
 
 
 # ---------------------------------------------------------------------------------------------------- stopped queues
@@ -400,18 +397,18 @@ def test_a_webhook_that_cannot_be_reached_is_told_without_its_url(settings, fifo
 
 
 def test_a_silent_webhook_does_not_hold_up_its_caller_and_is_not_called_again_meanwhile(hook, fifo_queue):
-    options = services.alerts.alert_options()
+    options = alert_options()
     message = trial_message("", timezone.now())
     hook.answers.clear()
 
     with pytest.raises(deliveries.NotDelivered, match=r"no answer within 0\.2 s"):
-        deliver(message, Channel.WEBHOOK, options, seconds=0.2)
+        deliver(message, AlertBy.WEBHOOK, options, seconds=0.2)
     with pytest.raises(deliveries.NotDelivered, match="has not ended yet"):
-        deliver(message, Channel.WEBHOOK, options)
+        deliver(message, AlertBy.WEBHOOK, options)
     hook.answers.set()
-    deliveries.running.threads[Channel.WEBHOOK].join(5)
+    deliveries.running.threads[AlertBy.WEBHOOK].join(5)
 
-    deliver(message, Channel.WEBHOOK, options)
+    deliver(message, AlertBy.WEBHOOK, options)
 
 
 def test_a_dead_mail_server_does_not_delay_the_webhook(hook, settings, fifo_queue):
@@ -433,7 +430,7 @@ def test_a_process_that_ends_after_its_claim_does_not_lose_the_alert(hook, fifo_
     hook.status = 500
     services.send_alerts()
     later(minutes=2)
-    assert claim(Channel.WEBHOOK, uuid4(), using="default")  # and then it is killed
+    assert claim(AlertBy.WEBHOOK, uuid4(), using="default")  # and then it is killed
     hook.status = 200
 
     later(seconds=110)
@@ -446,11 +443,11 @@ def test_a_process_that_ends_after_its_claim_does_not_lose_the_alert(hook, fifo_
 def test_the_result_of_a_claim_that_expired_is_not_recorded(hook, fifo_queue):
     blocked(fifo_queue, "ada")
     Alert.objects.create(channel="webhook", kind="blocked", name="cards", latest_at=ago(minutes=1))
-    late = claim(Channel.WEBHOOK, uuid4(), using="default")
+    late = claim(AlertBy.WEBHOOK, uuid4(), using="default")
     later(minutes=3)
     Alert.objects.update(holder=uuid4())
 
-    services.alerts.execute("default", services.alerts.sql.alerts.DELIVERED,
+    execute("default", sql.alerts.DELIVERED,
         {"holder": uuid4(), "ids": [late[0].id], "seen": [late[0].seen_at]})  # fmt: skip
 
     assert not Alert.objects.get().is_told
