@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 
 from ..admin import wording
 from ..admin.overview import may_look, overview
+from ..redaction import redacted_text
 
 register = template.Library()
 
@@ -34,6 +35,11 @@ def duration(value: timedelta | float | None) -> str:
 @register.filter
 def last_line(error: str) -> str:
     return wording.last_line(error)
+
+
+@register.filter
+def without_secrets(text: str) -> str:
+    return redacted_text(text)
 
 
 @register.filter
