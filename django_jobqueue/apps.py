@@ -23,9 +23,10 @@ class JobQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, runserver
+        from . import checks, log_texts, runserver
 
         checks.register()
+        log_texts.hide_secrets()
         pre_migrate.connect(_prepare, sender=self, dispatch_uid="jobqueue_prepare")
         if runserver.wants_worker():
             runserver.start_worker()

@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, ProgrammingError, connections, router, transaction
 from django.utils.module_loading import import_string
 
-from . import carriers, conf, handlers, timings
+from . import alert_options, carriers, conf, handlers, timings
 from .cron import check_timezone
 from .exceptions import InvalidOption, JobQueueError
 from .options import (
@@ -41,7 +41,7 @@ Messages = Iterator[checks.CheckMessage]
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     """``JOBQUEUE`` is a dict of known settings with valid values."""
     wrong = [_error(problem.id, problem.message, problem.hint) for problem in conf.find_problems(conf.raw_settings())]
-    return [*wrong, *_encoder(), *_around(), *_carriers(), *_timings()]
+    return [*wrong, *_encoder(), *_around(), *_carriers(), *_timings(), *_alerts()]
 
 
 class _Margin(NamedTuple):
@@ -110,6 +110,11 @@ def _carriers() -> Messages:
         except ImproperlyConfigured as error:
             hint = "Name classes, for example 'django_jobqueue.carriers.RequestId'."
             yield _error("jobqueue.E020", str(error), hint)
+
+
+def _alerts() -> Messages:
+    for message, hint in alert_options.find_problems(conf.valid_settings().ALERTS):
+        yield _error("jobqueue.E026", message, hint)
 
 
 def _encoder() -> Messages:

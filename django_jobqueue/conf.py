@@ -159,6 +159,10 @@ class Settings:
     WORKER_LOST_SECONDS: float = _setting(
         27.0, "How long any worker may send no heartbeat before its jobs are recovered.", minimum=0.2
     )
+    ALERTS: Mapping[str, Any] = _setting(
+        _EMPTY,
+        "Who is told when keys block, a queue stands still or a schedule is late: mail, webhook, url, after_seconds.",
+    )
     STATISTICS_DAYS: int = _setting(30, "How long the statistics per queue and minute are kept.", minimum=1)
     ARCHIVE: bool = _setting(False, "Keep old finished jobs until they are written to the archive.")
     LAKE: str | None = _setting(None, "Where archived jobs are: a folder, or a URL that Spark can write to.")
@@ -183,7 +187,7 @@ class Settings:
             "api_key",
             "private_key",
         ),
-        "Keys whose values are not displayed in the admin, by manage.py jobs, in errors, logs and traces.",
+        "Keys whose values are hidden in the admin, by manage.py jobs, in errors, logs, traces, alerts and the lake.",
     )
 
 

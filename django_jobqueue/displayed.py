@@ -63,6 +63,7 @@ def edited_data(edited: Any, job: Job) -> Any:
 
 
 def _arguments(job: Job) -> Sequence[str]:
-    """The names of the positional arguments of a task."""
-    handler = handlers.find(job.queue_id, job.name) if job.name else None
+    """The names of the positional arguments of a task. A web process may not have imported its handlers yet."""
+    find = handlers.discovered() if job.name and handlers.find(job.queue_id, job.name) is None else handlers.find
+    handler = find(job.queue_id, job.name) if job.name and find else None
     return () if handler is None else handler.positional

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from traceback import format_exception
 from typing import TYPE_CHECKING
 
 from .error_summary import first_line, summary_of
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     from .models import Job
 
 MAX_ERROR_CHARS = 300
+PARTS = ("alerts", "handlers", "maintenance", "operations", "prometheus", "statistics", "worker")
+LOGGERS = ("django_jobqueue", *(f"django_jobqueue.{part}" for part in PARTS))
 
 
 def error_line(error: object) -> str:
@@ -21,10 +25,33 @@ def error_line(error: object) -> str:
     return one_line(redacted_text(summary_of(error)))
 
 
+def error_text(error: object) -> str:
+    """The whole text of an error, without sensitive values, for the fields of a log record."""
+    return redacted_text(printed(error)).strip()
+
+
 def one_line(text: str) -> str:
     """The first line of a text, without its full stop and without control characters."""
     first = first_line(text).removesuffix(".")
     return first if len(first) <= MAX_ERROR_CHARS else f"{first[: MAX_ERROR_CHARS - 1]}…"
+
+
+class SecretFree(logging.Filter):
+    """Prepares the traceback of a log record without sensitive values. Formatters of ``logging`` use it as it is."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+            record.exc_text = redacted_text("".join(format_exception(record.exc_info[1])).rstrip())
+        return True
+
+
+def hide_secrets() -> None:
+    """Hide sensitive values in the tracebacks that our loggers write; doing it again has no effect."""
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_secret_free)
+
+
+_secret_free = SecretFree()
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ from django.views.decorators.http import require_safe
 
 from .conf import get_settings
 from .expressions import StatementTimestamp
-from .log_texts import error_line
+from .log_texts import error_line, error_text
 from .models import Maintenance, Queue, QueueTotal, Schedule, Worker
 from .policies import ORDERED
 from .services.inspect import backlog
@@ -176,7 +176,7 @@ def read(using: str, most: int) -> Iterator[_Sample]:
                     "metrics are incomplete: reading %s failed: %s",
                     part.__name__.strip("_"),
                     error_line(error),
-                    extra={"part": part.__name__, "error": str(error).strip()},
+                    extra={"part": part.__name__, "error": error_text(error)},
                     exc_info=True,
                 )
         return [*found, ("jobqueue_scrape_errors", (), errors)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from django.utils.crypto import salted_hmac
@@ -18,15 +19,21 @@ HIDDEN = "********"
 Hide = Callable[[Any], str]
 
 _MARK = re.compile(rf"{re.escape(HIDDEN)}(?:-[0-9a-f]{{12}})?")
-_CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:]*:)([^\s/@]+)(?=@)")
-# password=abc, "password": "abc", and at the beginning of a line Password: abc. Other names with a colon do not count,
-# because texts such as "unexpected token: }" are common and hold no secret.
-_ASSIGNED = re.compile(
-    r"""(\\?["'](?P<quoted>[\w .-]{1,80})\\?["']\s*[:=]\s*
-         | \b(?P<bare>[\w.-]{1,80})=\s? | ^\s*(?P<header>[\w-]{1,80}):\s)
-        (\\?"(?:\\.|[^"\\])*\\?" | '(?:\\.|[^'\\])*' | (?:Bearer|Basic|Digest)\s+[^\s,;)}\]"']+ | [^\s,;&)}\]"']+)""",
+# The password in a URL, which may contain an @, and a token in place of a user.
+_CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s/@:]*:(?=\S)|(?=[^\s/@:]{16})))([^\s/\"'<>]+)(?=@)")
+# password=abc, "password": "abc", and at the beginning of a line or after a colon Password: abc. Other names with a
+# colon do not count, because texts such as "unexpected token: }" are common and hold no secret.
+_NAME = re.compile(
+    r"""\\?["'](?P<quoted>[\w .-]{1,80})\\?["']\s*[:=]\s*
+        | \b(?P<bare>[\w.-]{1,80})=\s? | (?:^\s*|(?<=:\s))(?P<header>[\w-]{1,80}):\s""",
     re.MULTILINE | re.VERBOSE,
 )
+_VALUE = re.compile(
+    r"""\\?"(?:\\.|[^"\\])*\\?" | '(?:\\.|[^'\\])*'
+        | (?:Bearer|Basic|Digest)\s+[^\s,;)}\]"']+ | [^\s,;&)}\]"']+""",
+    re.VERBOSE,
+)
+_SCHEME = re.compile(r"(\b(?:Bearer|Basic) )(?=\S*[\d=])([\w.~+/=-]{8,})")
 _SOURCE_LINE = re.compile(r"^ +File \".*\", line \d+.*\n +(?! *File ).*$", re.MULTILINE)
 _NAMES_OF_A_PAIR = ("name", "key", "header")
 
@@ -48,11 +55,7 @@ def redacted(value: Any, keys: Iterable[str] | None = None, *, arguments: Sequen
 
 def redacted_text(text: str, keys: Iterable[str] | None = None) -> str:
     """An error text without sensitive values. The lines of source code in a traceback are kept as they are."""
-    redactor, parts, end = _Redactor(_words(keys), _asterisks), [], 0
-    for source in _SOURCE_LINE.finditer(text):
-        parts += [redactor.text(text[end : source.start()]), source.group()]
-        end = source.end()
-    return "".join([*parts, redactor.text(text[end:])])
+    return _Redactor(_words(keys), _asterisks).error(text)
 
 
 def editable(value: Any, *, salt: str, arguments: Sequence[str] = ()) -> Any:
@@ -82,6 +85,34 @@ def restored(edited: Any, original: Any, *, salt: str, arguments: Sequence[str] 
     return result
 
 
+class StoredText:
+    """Hides sensitive values in the text columns of stored jobs: JSON documents, and error texts.
+
+    ``arguments`` are the names of positional arguments, by handler. Spark sends this to executors by value, so nothing
+    here may use Django.
+    """
+
+    def __init__(self, keys: Iterable[str], arguments: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
+        words = frozenset(map(_plain, keys)) - {""}
+        self._redactor, self._arguments = _Redactor(words, _asterisks), dict(arguments)
+        # Most documents hold nothing to hide, and to search them is much quicker than to parse them.
+        names = [r"[\W_]*".join(word) for word in sorted(words)]
+        self._hint = re.compile("|".join([*names, "://", "Bearer ", "Basic "]), re.IGNORECASE)
+
+    def document(self, text: str | None, handler: str = "") -> str | None:
+        """A JSON document. If nothing is hidden, it is the same text."""
+        arguments = self._arguments.get(handler, ())
+        if text is None or not self._redactor.words or not (arguments or self._hint.search(text)):
+            return text
+        value = json.loads(text)
+        shown = self._redactor.document(value, arguments)
+        return text if shown == value else json.dumps(shown, ensure_ascii=False)
+
+    def error(self, text: str | None) -> str | None:
+        """An error text, or another text for people."""
+        return text if text is None or not self._hint.search(text) else self._redactor.error(text)
+
+
 @dataclass(frozen=True)
 class _Redactor:
     """Replaces sensitive values by what ``hide`` returns for them."""
@@ -103,8 +134,8 @@ class _Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            if len(value) == 2 and all(isinstance(item, str) for item in value):
-                return [value[0], self._item(*value)]
+            if len(value) == 2 and isinstance(value[0], str):
+                return [self.text(value[0]), self._item(*value)]
             return [self.value(item) for item in value]
         if isinstance(value, dict):
             names = [value[name] for name in _NAMES_OF_A_PAIR if isinstance(value.get(name), str)]
@@ -120,17 +151,36 @@ class _Redactor:
         if not self.words:
             return text
         text = _CREDENTIALS.sub(lambda match: match[1] + self.hide(match[2]), text)
-        return _ASSIGNED.sub(self._assigned, text)
+        return self._schemes("".join(self._assigned(text)))
 
-    def _assigned(self, match: re.Match[str]) -> str:
-        name = match["quoted"] or match["bare"] or match["header"]
-        before, value = match[1], match[match.lastindex or 0]
-        if HIDDEN in value:
-            return match[0]
-        if not self.is_sensitive(name):
-            return before + _ASSIGNED.sub(self._assigned, value)  # as in "ValueError: token=abc"
+    def _schemes(self, text: str) -> str:
+        return _SCHEME.sub(lambda match: match[1] + self.hide(match[2]), text)
+
+    def _assigned(self, text: str) -> Iterator[str]:
+        """The parts of a text, with what is assigned to sensitive names hidden."""
+        end = 0
+        while name := _NAME.search(text, end):
+            yield text[end : name.end()]
+            end = name.end()
+            if not self.is_sensitive(name["quoted"] or name["bare"] or name["header"]):
+                continue
+            value = _VALUE.match(text, end)
+            if value is not None and HIDDEN not in value[0]:
+                yield self._hidden(value[0])
+                end = value.end()
+        yield text[end:]
+
+    def _hidden(self, value: str) -> str:
         quote = value[0] if value[0] in "\"'" else ""
-        return before + quote + self.hide(value.strip(quote) if quote else value) + quote
+        return quote + self.hide(value.strip(quote) if quote else value) + quote
+
+    def error(self, text: str) -> str:
+        """An error text; the lines of source code in a traceback are kept."""
+        parts, end = [], 0
+        for source in _SOURCE_LINE.finditer(text):
+            parts += [self.text(text[end : source.start()]), source.group()]
+            end = source.end()
+        return "".join([*parts, self.text(text[end:])])
 
     def is_sensitive(self, key: str) -> bool:
         plain = _plain(key)

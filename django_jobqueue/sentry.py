@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
 from sentry_sdk.scope import add_global_event_processor
-from sentry_sdk.utils import event_from_exception
+from sentry_sdk.utils import event_from_exception, safe_repr
 
 from . import handlers
 from .conf import get_settings
 from .handlers import CancelJob, FailForGood, JobExpired, RetryLater, Snooze
+from .redaction import redacted, redacted_text
 from .tracebacks import without_our_frames
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ORIGIN = "auto.queue.django_jobqueue"
 FLUSH_SECONDS = 2.0
+MOST_DEPTH, MOST_ITEMS = 5, 100  # of the variables in an event
 MOST_TAG = 200  # Sentry drops longer values
 MOST_REMEMBERED = 10_000  # attempts that were reported and whose log record has not come yet
 _TRACE, _BAGGAGE = "sentry-trace", "baggage"
@@ -94,6 +96,7 @@ class Sentry:
             mechanism={"type": "django_jobqueue", "handled": False},
         )
         event["level"] = "error" if is_last else "warning"
+        _hide_secrets(event)
         while len(self._reported) >= MOST_REMEMBERED:
             self._reported.pop(next(iter(self._reported)), None)
         self._reported[str(job.pk), job.attempt] = None
@@ -107,6 +110,25 @@ class Sentry:
             self._reported.pop(attempt, None)
             return None
         return event
+
+
+def _hide_secrets(event: Any) -> None:
+    """Hide sensitive values in the texts of exceptions and in the variables of their frames."""
+    for exception in event.get("exception", {}).get("values", ()):
+        if isinstance(exception.get("value"), str):
+            exception["value"] = redacted_text(exception["value"])
+        for frame in (exception.get("stacktrace") or {}).get("frames", ()):
+            if frame.get("vars"):
+                frame["vars"] = redacted(_as_json(frame["vars"]))
+
+
+def _as_json(value: Any, depth: int = 0) -> Any:
+    """Variables as Sentry's SDK would write them, so that the texts of objects can be searched for secrets."""
+    if isinstance(value, dict) and depth < MOST_DEPTH:
+        return {str(key): _as_json(item, depth + 1) for key, item in list(value.items())[:MOST_ITEMS]}
+    if isinstance(value, list | tuple) and depth < MOST_DEPTH:
+        return [_as_json(item, depth + 1) for item in value[:MOST_ITEMS]]
+    return value if value is None or isinstance(value, str | bool | int | float) else safe_repr(value)
 
 
 def _headers() -> dict[str, str]:

@@ -480,3 +480,39 @@ def test_psycopg2_beside_psycopg_is_said(tmp_path, monkeypatch):
     (message,) = checks.check_driver()
     assert (message.id, message.level) == ("jobqueue.I001", django_checks.INFO)
     assert "Django uses psycopg 3 for all databases" in message.msg
+
+
+URL = "must be a URL that begins with https:// or http://"
+SECONDS = "must be a number of seconds from 1 to 86,400"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    (
+        ({"mails": ["ops@example.com"]}, "['mails'] is not an option"),
+        ({"mail": "ops@example.com"}, "['mail'] must be a list of mail addresses"),
+        ({"mail": ["ops"]}, "['mail'] contains 'ops', which is not a mail address"),
+        ({"webhook": "file:///x"}, f"['webhook'] {URL}"),
+        ({"webhook": 7}, f"['webhook'] {URL}"),
+        ({"webhook": "http://[::1"}, f"['webhook'] {URL}"),
+        ({"webhook": "http://a:b@x/"}, "['webhook'] must not contain a user name or password"),
+        ({"mail": ["a@b.cd"], "url": "/admin/"}, f"['url'] {URL}"),
+        ({"mail": ["a@b.cd"], "after_seconds": 0}, f"['after_seconds'] {SECONDS}"),
+        ({"mail": ["a@b.cd"], "after_seconds": True}, f"['after_seconds'] {SECONDS}"),
+        ({"url": "http://x/"}, " has neither 'mail' nor 'webhook', so operators are not told of problems"),
+    ),
+)
+def test_wrong_options_of_alerts_are_errors_with_an_example(settings, options, problem):
+    settings.JOBQUEUE = {"ALERTS": options}
+
+    (error,) = [each for each in checks.check_settings() if each.msg == f"JOBQUEUE['ALERTS']{problem}."]
+
+    assert error.id == "jobqueue.E026"
+    assert error.hint
+
+
+def test_right_options_of_alerts_are_no_error(settings):
+    hook = "https://hooks.example.com/x"
+    settings.JOBQUEUE = {"ALERTS": {"mail": ["ops@example.com"], "webhook": hook, "url": "http://x/admin"}}
+
+    assert checks.check_settings() == []

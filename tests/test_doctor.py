@@ -598,3 +598,17 @@ def test_numbers_and_ages_read_well():
         "1,000 or more keys",
     ]
     assert [ago_text(seconds) for seconds in (5, 300, 9000, 10**6)] == ["5 s", "5 min", "2 h", "12 days"]
+
+
+@pytest.mark.django_db
+def test_an_alert_that_could_not_be_delivered_is_found(fifo_queue, settings):
+    settings.JOBQUEUE = {**settings.JOBQUEUE, "ALERTS": {"webhook": "http://127.0.0.1:1/"}}
+    JobFactory(queue=fifo_queue, state=JobState.FAILED)
+    services.send_alerts()
+
+    (finding,) = find("alert_undelivered")
+
+    assert finding.level == Level.ERROR
+    assert finding.title == "1 alert could not be delivered by webhook"
+    assert "Connection refused" in finding.detail
+    assert "jobs alerts --test" in finding.fix

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import django_jobqueue
-from django_jobqueue.log_texts import MAX_ERROR_CHARS, error_line, job_label, one_line
+from django_jobqueue.log_texts import LOGGERS, MAX_ERROR_CHARS, SecretFree, error_line, job_label, one_line
 from django_jobqueue.models import Job
 
 PACKAGE = Path(django_jobqueue.__file__).parent
@@ -167,3 +167,8 @@ def test_a_job_is_named_without_reading_the_database(columns, seq, label):
     job = Job.from_row("default", list(columns), list(columns.values()))
 
     assert job_label(job, seq) == label
+
+
+def test_every_logger_hides_secrets_in_tracebacks():
+    assert {call.logger for call in calls()} <= set(LOGGERS)
+    assert all(any(isinstance(one, SecretFree) for one in logging.getLogger(name).filters) for name in LOGGERS)

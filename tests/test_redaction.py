@@ -34,12 +34,16 @@ def edit(original, change):
         {"raw": "Accept: text/html\nAuthorization: Bearer secret\n"},
         {"body": '{"user": "ada", "password": "secret"}'},
         [[["token", "secret"]]],
+        {"pins": [["password", 12345]], "s": "secret=1"},
+        {"url": "https://ada:p@secret@db/shop and https://secret-token-0123456789@sentry.example.com/1"},
+        {"note": "sent Bearer secret0123456789 to it"},
+        {"nested": {"deep": [{"list": [{"Proxy-Authorization": ["secret"]}, {"csrf_token": {"a": "secret"}}]}]}},
     ),
 )
 def test_sensitive_values_are_hidden(value):
     shown = json.dumps(redacted(value))
 
-    assert "secret" not in shown
+    assert "secret" not in shown.replace("secret=", "")
     assert HIDDEN in shown
 
 
@@ -50,6 +54,8 @@ def test_sensitive_values_are_hidden(value):
         "Unexpected token: } at line 3",
         "https://example.com/a?b=c",
         "mailto:ada@example.com",
+        "https://example.com/@ada/post and https://example.com:8000/a@b",
+        "Bearer token is missing; Basic authentication failed",
     ),
 )
 def test_other_values_are_shown_as_they_are(value):
@@ -74,6 +80,11 @@ def test_positional_arguments_of_a_task_are_hidden_by_their_names():
         "{'Authorization': 'Bearer secret'}",
         'body was "{\\"token\\": \\"secret\\"}"',
         "Authorization: Bearer secret",
+        "ValueError: login(password='secret') was refused",
+        "KeyError: password='secret'",
+        "requests.HTTPError: Authorization: Bearer secret",
+        'RequestError: {"user": "ada", "password": "secret"}',
+        "Error: a=1 b: token=secret",
     ),
 )
 def test_errors_are_shown_without_secrets(error):

@@ -17,7 +17,7 @@ from ..exceptions import NotOrdered
 from ..expressions import StatementTimestamp
 from ..models import BlockedKey, Job, Operation, Queue, Worker
 from ..querysets import JobQuerySet
-from ..redaction import redacted_text
+from ..redaction import redacted, redacted_text
 from ..services.inspect.lists import last_number
 from ..services.queues import find_queue
 from ..states import ELIGIBLE, JobState
@@ -112,6 +112,9 @@ def show(options: dict[str, Any], style: Style, using: str) -> Answer:
         "error": job.error if options["data"] else redacted_text(job.error),
         "error_summary": shown_summary(job),
         "attempts": job.attempts if options["data"] else shown_attempts(job),
+        "note": job.note if options["data"] else redacted_text(job.note),
+        "progress_text": job.progress_text if options["data"] else redacted_text(job.progress_text),
+        "carried": job.carried if options["data"] else redacted(job.carried),
         "why": services.why(job, find_handler=handlers.discovered(), using=using),
     }
     pairs = [(name.replace("_", " "), value) for name, value in document.items() if name not in ("attempts", "why")]

@@ -69,6 +69,8 @@ def archive_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--without", metavar="COLUMNS", default="", help="do not write these columns to the lake: data,output,error"
     )
+    secrets = "write passwords, tokens and other values of REDACT to the lake, so that these jobs can be restored"
+    parser.add_argument("--keep-secrets", action="store_true", help=secrets)
     rest = "seconds to pause for each second of work, to leave the machine to other processes (default 3; 0: no pause)"
     parser.add_argument("--rest", metavar="N", type=float, help=rest)
     _trying(parser)
@@ -91,7 +93,8 @@ def archive(options: dict[str, Any], style: Style, using: str, confirm: Confirm,
     if not confirm(f"Write finished jobs to {lake} and delete them from the database?"):
         return NOT_CONFIRMED
     done = archiving.archive_jobs(
-        lake=lake, older_than=older_than, queue=queues, without=without, master=options["master"], tell=tell,
+        lake=lake, older_than=older_than, queue=queues, without=without, redact=not options["keep_secrets"],
+        master=options["master"], tell=tell,
         rest=archiving.REST if options["rest"] is None else options["rest"], using=using,
     )  # fmt: skip
     tell.end()

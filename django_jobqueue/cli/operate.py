@@ -298,8 +298,9 @@ def _queue(options: dict[str, Any], using: str) -> dict[str, Any]:
 
 
 def maintain(options: dict[str, Any], style: Style, using: str) -> Answer:
-    """Run one pass of maintenance."""
+    """Run one pass of maintenance, then tell operators of problems."""
     report = maintenance.maintain(using=using)
+    services.send_alerts(using=using)
     if report.skipped:
         return Answer(report.as_dict(), "Another process is running maintenance.")
     rows = [[step.name, step.number, _by_queue(step.done), f"{step.seconds:.3f}", step.error] for step in report.steps]

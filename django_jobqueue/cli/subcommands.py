@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from getpass import getuser
 from typing import Any
 
-from . import inspect, lake, operate, repair, schedules
+from . import alerts, inspect, lake, operate, repair, schedules
 from .answers import Answer
 from .selection import add_filters, add_selection, job_id, operation_id
 
@@ -154,6 +154,11 @@ def _purge(parser: ArgumentParser) -> None:
     _destroying(parser)
 
 
+def _alerts(parser: ArgumentParser) -> None:
+    _limit(50)(parser)
+    parser.add_argument("--test", action="store_true", help="send a test message, to try JOBQUEUE['ALERTS']")
+
+
 def _one_operation(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=operation_id, help="the id of the operation")
     _reason(parser)
@@ -206,6 +211,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "write statistics of past jobs to an HTML page", lake.analyze, lake.analyze_arguments, has_progress=True
     ),
     "audit": Subcommand("check that every key kept its order", lake.audit, lake.audit_arguments, has_progress=True),
+    "alerts": Subcommand("list problems, and what operators were told of them", alerts.alerts, _alerts),
     "doctor": Subcommand("find problems, and repair them with --fix", repair.doctor, _doctor),
 }
 

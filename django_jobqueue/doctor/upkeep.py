@@ -12,7 +12,7 @@ from .. import handlers
 from ..conf import get_settings
 from ..engine.databases import rows
 from ..expressions import StatementTimestamp
-from ..models import Maintenance, Queue, Schedule, Worker
+from ..models import Alert, Maintenance, Queue, Schedule, Worker
 from ..partitions import DEFAULT, leaf_of
 from ..services.inspect import health
 from .findings import Finding, Level, Limits, ago, counted
@@ -55,6 +55,26 @@ def maintenance(using: str, limits: Limits) -> Iterator[Finding]:
                 {"step": step["name"], "error": step["error"]},
                 using,
             )
+
+
+def undelivered_alerts(using: str, limits: Limits) -> Iterator[Finding]:
+    """Alerts of which operators could not be told."""
+    failing = Alert.objects.using(using).filter(failures__gt=0).order_by("-failures", "channel")
+    seen: set[str] = set()
+    for alert in failing[:CAP]:
+        if alert.channel in seen:
+            continue
+        seen.add(alert.channel)
+        number = failing.filter(channel=alert.channel).count()
+        yield Finding(
+            "alert_undelivered",
+            Level.ERROR,
+            f"{counted(number, 'alert')} could not be delivered by {alert.channel}",
+            f"The last of {counted(alert.failures, 'attempt')} failed: {alert.error}.",
+            "Correct JOBQUEUE['ALERTS'] or the mail settings, then run manage.py jobs alerts --test",
+            {"channel": alert.channel, "alerts": number, "failures": alert.failures, "error": alert.error},
+            using,
+        )
 
 
 # --------------------------------------------------------------------------------------------------- finished jobs
@@ -184,4 +204,4 @@ def _without_handler(schedule: Schedule) -> str:
     return handlers.missing_text(queue, name) if find and find(queue, name) is None else ""
 
 
-LOOKS = (maintenance, finished_jobs, kept_forever, stranded_lanes, schedules)
+LOOKS = (maintenance, undelivered_alerts, finished_jobs, kept_forever, stranded_lanes, schedules)

@@ -18,7 +18,7 @@ from django.db import connections, transaction
 from psycopg.sql import Literal
 
 from ..conf import get_settings
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..models import Job
 from ..policies import ORDERED
 from ..process_memory import ProcessMemory
@@ -215,7 +215,7 @@ def _say_unnotified(using: str, queue: str, error: Exception) -> None:
         "could not notify workers: queue %s: %s; they find its jobs when they poll",
         queue,
         error_line(error),
-        extra={"queue": queue, "error": str(error).strip()},
+        extra={"queue": queue, "error": error_text(error)},
     )
     with suppress(Exception):
         rows(using, NOTIFICATION_QUEUE_USAGE)

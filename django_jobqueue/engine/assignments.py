@@ -23,7 +23,7 @@ from ..claims import Claim
 from ..conf import get_settings
 from ..exceptions import QueueNotFound
 from ..identifiers import uuid7
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..models import Job, Worker
 from ..states import RUNNING, JobState
 from . import announcements, sql, workers
@@ -228,7 +228,7 @@ class Assigner(threading.Thread):
                 "could not return jobs to the queue: worker %s: %s; they are recovered when its heartbeat is too old",
                 terms.worker,
                 error_line(error),
-                extra={"worker": terms.worker, "error": str(error).strip()},
+                extra={"worker": terms.worker, "error": error_text(error)},
             )
         finally:
             with suppress(DatabaseError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..models import Maintenance, Queue, QueueMinute, QueueTotal
 from ..statistics import CATCH_UP, COUNTERS, HISTOGRAMS, merged
 from . import sql
@@ -79,7 +79,7 @@ def _summarize(using: str) -> None:
                 "index ranges could not be summarized: %s: %s",
                 index,
                 error_line(error),
-                extra={"index": index, "error": str(error).strip()},
+                extra={"index": index, "error": error_text(error)},
             )
 
 

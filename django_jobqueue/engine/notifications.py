@@ -18,7 +18,7 @@ from django.db import Error, connections
 
 from ..conf import get_settings
 from ..exceptions import InvalidOption
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..options import YEAR, check_seconds
 from .pools import own_connection
 from .sql.send import LISTEN
@@ -51,7 +51,7 @@ class Listener(threading.Thread):
                 worker_logger.debug(
                     "listening was interrupted: %s; trying again",
                     error_line(error),
-                    extra={"error": str(error).strip()},
+                    extra={"error": error_text(error)},
                 )
                 connections[self.using].close()
                 self.lost()

@@ -29,7 +29,7 @@ from psycopg import errors
 
 from ..conf import get_settings
 from ..database_errors import explain
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..process_memory import ProcessMemory
 from .databases import Rows, execute, rows
 from .prepared_statements import prepared
@@ -73,7 +73,7 @@ def again_after_conflict(using: str, work: Callable[[], T]) -> T:
                 "transaction conflict: %s; trying again, tries left: %d",
                 error_line(error),
                 tries_left,
-                extra={"tries_left": tries_left, "error": str(error).strip()},
+                extra={"tries_left": tries_left, "error": error_text(error)},
             )
         time.sleep(random.uniform(0.001, 0.02))
     raise AssertionError("unreachable")
@@ -374,7 +374,7 @@ class NamedStatements(ProcessMemory):
                 "prepared statements are not kept: database %s: %s; statements are sent in full from now on",
                 using,
                 error_line(error),
-                extra={"database": using, "error": str(error).strip()},
+                extra={"database": using, "error": error_text(error)},
             )
         return True
 

@@ -1464,6 +1464,12 @@ class Migration(migrations.Migration):
                     models.DateTimeField(blank=True, editable=False, null=True, verbose_name="minutes counted until"),
                 ),
                 (
+                    "alerts_at",
+                    models.DateTimeField(
+                        blank=True, editable=False, null=True, verbose_name="last check for alerts began at"
+                    ),
+                ),
+                (
                     "places",
                     models.JSONField(blank=True, default=dict, editable=False, verbose_name="positions of long sweeps"),
                 ),
@@ -1673,6 +1679,51 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "rows that were sent",
                 "default_permissions": [],
                 "indexes": [models.Index(fields=["seen_at"], name="jobqueue_sentrow_seen")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Alert",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("channel", models.CharField(max_length=10, verbose_name="channel")),
+                ("kind", models.CharField(max_length=10, verbose_name="kind")),
+                ("name", models.CharField(max_length=255, verbose_name="name")),
+                ("facts", models.JSONField(default=dict, verbose_name="facts")),
+                ("latest_at", models.DateTimeField(verbose_name="became worse at")),
+                (
+                    "began_at",
+                    models.DateTimeField(
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        verbose_name="first seen at",
+                    ),
+                ),
+                (
+                    "seen_at",
+                    models.DateTimeField(
+                        db_default=models.Func(output_field=models.DateTimeField(), template="statement_timestamp()"),
+                        verbose_name="last seen at",
+                    ),
+                ),
+                ("over_at", models.DateTimeField(blank=True, null=True, verbose_name="over since")),
+                ("is_told", models.BooleanField(db_default=False, verbose_name="is told")),
+                ("sent_at", models.DateTimeField(blank=True, null=True, verbose_name="last alert at")),
+                ("holder", models.UUIDField(blank=True, null=True, verbose_name="claimed by")),
+                ("claimed_until", models.DateTimeField(blank=True, null=True, verbose_name="claimed until")),
+                (
+                    "failures",
+                    models.PositiveIntegerField(db_default=0, verbose_name="deliveries that failed in a row"),
+                ),
+                ("retry_at", models.DateTimeField(blank=True, null=True, verbose_name="next delivery at")),
+                ("error", models.TextField(blank=True, db_default="", verbose_name="error of the last delivery")),
+            ],
+            options={
+                "required_db_vendor": "postgresql",
+                "verbose_name": "alert",
+                "verbose_name_plural": "alerts",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=("channel", "kind", "name"), name="jobqueue_alert_once_per_channel")
+                ],
             },
         ),
         RunPostgreSQL(

@@ -1,5 +1,6 @@
 """The models: queues, jobs, schedules, workers, operations, and the records of maintenance and bulk sends."""
 
+from .alert import Alert
 from .blocked_key import BlockedKey
 from .failure_group import FailureGroup
 from .job import Job
@@ -15,6 +16,7 @@ from .staged_job import JobWrite, SentRow, StagedJob
 from .worker import Worker
 
 __all__ = [
+    "Alert",
     "BlockedKey",
     "FailureGroup",
     "Job",

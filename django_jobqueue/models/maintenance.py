@@ -20,6 +20,7 @@ class Maintenance(models.Model):
     began_at = models.DateTimeField(_("last pass began at"), null=True, blank=True, editable=False)
     ended_at = models.DateTimeField(_("last pass ended at"), null=True, blank=True, editable=False)
     counted_until = models.DateTimeField(_("minutes counted until"), null=True, blank=True, editable=False)
+    alerts_at = models.DateTimeField(_("last check for alerts began at"), null=True, blank=True, editable=False)
     # The timeline of the server and when it was first seen. It changes when a standby is promoted.
     timeline = models.CharField(_("timeline"), max_length=8, blank=True, db_default="", editable=False)
     timeline_at = models.DateTimeField(_("timeline since"), null=True, blank=True, editable=False)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType
 
 from ..engine.databases import database, rows
 from ..exceptions import InvalidOption
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..models import Report
 from . import figures
 from .collected import as_dict
@@ -138,7 +138,7 @@ def _keep(page: str, jobs: int, queues: Iterable[str], using: str) -> None:
             reports.filter(pk__in=older).delete()
     except DatabaseError as error:
         logger.warning(
-            "report could not be stored for the admin: %s", error_line(error), extra={"error": str(error).strip()}
+            "report could not be stored for the admin: %s", error_line(error), extra={"error": error_text(error)}
         )
 
 

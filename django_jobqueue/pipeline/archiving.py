@@ -20,11 +20,13 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from .. import services
+from .. import handlers, services
+from ..conf import get_settings
 from ..engine.databases import database, rows
 from ..exceptions import InvalidOption, LakeProblem
 from ..models import Job, Maintenance
 from ..options import YEAR, check_seconds
+from ..redaction import HIDDEN, StoredText
 from ..services.inspect.archive import archivable_condition, count_archivable
 from ..services.queues import find_queue
 from ..statistics import CATCH_UP
@@ -67,6 +69,7 @@ def archive_jobs(
     older_than: float | timedelta = OLDER_THAN,
     queue: str | Iterable[str] = (),
     without: Iterable[str] = (),
+    redact: bool = True,
     rest: float = REST,
     spark: SparkSession | None = None,
     master: str | None = None,
@@ -76,16 +79,18 @@ def archive_jobs(
     """Write finished jobs that ended longer ago than ``older_than`` to the lake, verify them, and delete them.
 
     Jobs that block a key are not archived. ``without`` leaves columns out of the lake: ``data``, ``output``, ``error``,
-    ``attempts``, ``note``, ``carried``. The archive pauses ``rest`` seconds for each second of reading and writing, to
-    leave the machine to other processes. If another archive of this database is running, it does nothing. A lake that
-    does not exist is created, in a folder that exists. Raises ``InvalidOption``, ``QueueNotFound``,
-    ``SparkUnavailable`` and ``LakeProblem``; no job is lost by an error.
+    ``attempts``, ``note``, ``carried``. Values of ``JOBQUEUE["REDACT"]`` are hidden in the lake, unless ``redact`` is
+    false; a job with hidden values in its data cannot be restored. The archive pauses ``rest`` seconds for each second
+    of reading and writing, to leave the machine to other processes. If another archive of this database is running, it
+    does nothing. A lake that does not exist is created, in a folder that exists. Raises ``InvalidOption``,
+    ``QueueNotFound``, ``SparkUnavailable`` and ``LakeProblem``; no job is lost by an error.
     """
     using = database(using)
     request = _ArchiveRequest(
         seconds=check_seconds(older_than, option="older_than", minimum=0, maximum=100 * YEAR),
         queues=[find_queue(name, using).name for name in ([queue] if isinstance(queue, str) else queue)],
         without=check_without(without),
+        hidden=_stored_text() if redact else None,
         rest=check_seconds(rest, option="rest", minimum=0, maximum=1_000),
         using=using,
         database=identity(using),  # before Spark starts, so that a database that is down raises at once
@@ -108,9 +113,18 @@ class _ArchiveRequest:
     seconds: float
     queues: list[str]
     without: list[str]
+    hidden: StoredText | None
     rest: float
     using: str
     database: str
+
+
+def _stored_text() -> StoredText:
+    """What hides secrets, with the names of the positional arguments of all tasks."""
+    handlers.discovered()
+    known = [handler for handler in handlers.all_handlers() if handler.positional]
+    names = {name: tuple(handler.positional) for handler in known for name in (handler.name, *handler.aliases)}
+    return StoredText(get_settings().REDACT, names)
 
 
 def check_without(names: Iterable[str]) -> list[str]:
@@ -199,16 +213,20 @@ def _cutoff(using: str, seconds: float) -> datetime:
     return min(cutoff, counted) if counted is not None and counted > now - CATCH_UP else cutoff
 
 
-def _finished(spark: SparkSession, started: Started, rest: float, using: str) -> DataFrame:
+def _finished(spark: SparkSession, started: Started, request: _ArchiveRequest) -> DataFrame:
     options = {
         "columns": json.dumps(list(COLUMNS)),
         "queue": json.dumps(started.queues) if started.queues else "",
         "finalized_before": started.cutoff,
     }
-    jobs = load(spark, options, using=using, condition=ARCHIVABLE, rest=rest)
+    jobs = load(spark, options, using=request.using, condition=ARCHIVABLE, hidden=request.hidden, rest=request.rest)
     for name in [*started.without, *(["error_summary"] if "error" in started.without else [])]:
         jobs = jobs.withColumn(name, F.lit(None).cast(StringType()))
     left_out = F.array(*map(F.lit, started.without)).cast(ArrayType(StringType()))
+    if request.hidden is not None:
+        left_out = F.when(F.col("data").contains(HIDDEN), F.array_union(left_out, F.array(F.lit("data")))).otherwise(
+            left_out
+        )
     return jobs.withColumn("without", left_out).select(*JOB_SCHEMA.fieldNames())
 
 
@@ -217,7 +235,7 @@ def _finished(spark: SparkSession, started: Started, rest: float, using: str) ->
 
 def _write(lake: Lake, started: Started, request: _ArchiveRequest, tell: Tell) -> Proof:
     observation = Observation()
-    jobs = _finished(lake.spark, started, request.rest, request.using).observe(observation, *proof())
+    jobs = _finished(lake.spark, started, request).observe(observation, *proof())
     with watched(lake.spark, "writing", tell):
         jobs.write.mode("append").partitionBy(*PARTITIONED_BY).parquet(lake.folder(started.run))
     return Proof(**observation.get)

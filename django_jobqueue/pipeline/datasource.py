@@ -92,6 +92,8 @@ COLUMNS: Mapping[str, Column] = dict(
 )
 LIGHT = tuple(name for name in COLUMNS if name not in ("data", "output"))  # the columns that are read by default
 
+DOCUMENTS, TEXTS = ("data", "output", "attempts", "carried"), ("error", "note")  # JSON, and texts for people
+
 LISTS = {"queue": "queue_id", "state": "state", "policy": "policy", "name": "name"}
 MOMENTS = {
     "finalized_before": "finalized_at <",
@@ -115,6 +117,7 @@ class JobDataSource(DataSource):
 
     conninfo: str = ""  # with the password, so it is not an option: Spark may show options
     condition: str = ""  # trusted SQL; values of users are options, which are quoted
+    hidden: Any = None  # a StoredText: hides sensitive values in what is read
     rest: float = 0.0  # seconds that a task pauses for each second that it and the consumers of its rows have worked
     commit: Mapping[str, Any] | None = None  # the statements of a write's commit: see engine/sql/staging.py
     max_bytes: int = 0  # the largest data of a job
@@ -149,7 +152,7 @@ class JobReader(DataSourceReader):
         self.queues = listed(options.get("queue"))
         self.snapshot = options.get("snapshot")
         self.wanted = positive("partitions", options.get("partitions", "8"))
-        self.rest = source.rest
+        self.rest, self.hidden = source.rest, source.hidden
 
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions that can hold these jobs, cut into ranges of pages, which needs no index and no statistics."""
@@ -172,7 +175,7 @@ class JobReader(DataSourceReader):
                     time.sleep(self.rest * (time.monotonic() - began))
                 began = time.monotonic()
                 if batch.num_rows:
-                    yield batch
+                    yield batch if self.hidden is None else hidden_in(batch, self.hidden)
 
     def query(self, piece: Piece) -> str:
         pages = [f"ctid >= '({piece.first},0)'::tid"]
@@ -180,6 +183,25 @@ class JobReader(DataSourceReader):
             pages.append(f"ctid < '({piece.end},0)'::tid")
         columns = ", ".join(f'{COLUMNS[name].sql} AS "{name}"' for name in self.columns)
         return f"SELECT {columns} FROM {piece.leaf} WHERE {' AND '.join([*pages, *self.conditions])}"
+
+
+def hidden_in(batch: Any, stored: Any) -> Any:
+    """The batch without the sensitive values of its documents and texts."""
+    import pyarrow
+
+    names = batch.schema.names
+    handlers = batch.column(names.index("name")).to_pylist()
+    for place, name in enumerate(names):
+        if name not in DOCUMENTS and name not in TEXTS:
+            continue
+        values = batch.column(place).to_pylist()
+        if name == "data":
+            shown = [stored.document(text, handler) for text, handler in zip(values, handlers, strict=True)]
+        else:
+            shown = [stored.document(text) if name in DOCUMENTS else stored.error(text) for text in values]
+        if shown != values:
+            batch = batch.set_column(place, batch.schema.field(place), pyarrow.array(shown, batch.schema.types[place]))
+    return batch
 
 
 def cut(leaf: str, pages: int, size: int) -> list[Piece]:

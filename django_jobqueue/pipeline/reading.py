@@ -17,16 +17,19 @@ from pyspark import cloudpickle
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from .. import redaction
 from ..conf import get_settings
 from ..engine.databases import database
 from ..exceptions import InvalidOption
 from ..options import check_moment, check_state
+from ..redaction import StoredText
 from ..services.send_many import staged_commit
 from ..text import check_queue_name
 from . import datasource
 from .datasource import COLUMNS, FORMAT, LIGHT, JobDataSource
 
-cloudpickle.register_pickle_by_value(datasource)  # type: ignore[no-untyped-call] # executors do not need this package
+for module in (datasource, redaction):  # executors do not need this package
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 _KEYWORDS = frozenset(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())
 
@@ -110,14 +113,16 @@ def load(
     using: str,
     partitions: int | None = None,
     condition: str = "",
+    hidden: StoredText | None = None,
     rest: float = 0.0,
 ) -> DataFrame:
     """Read the format with these options from a database of the project; ``condition`` is trusted SQL.
 
-    Tasks pause ``rest`` seconds for each second of work, to leave the machine and the server to other processes.
+    ``hidden`` hides sensitive values. Tasks pause ``rest`` seconds for each second of work, to leave the machine and
+    the server to other processes.
     """
     number = partitions or 2 * spark.sparkContext.defaultParallelism
-    reader = spark.read.format(bound(spark, using, condition, rest)).option("partitions", number)
+    reader = spark.read.format(bound(spark, using, condition, hidden, rest)).option("partitions", number)
     return reader.options(**{name: value for name, value in options.items() if value}).load()
 
 
@@ -131,7 +136,9 @@ def register(spark: SparkSession) -> None:
             raise
 
 
-def bound(spark: SparkSession, using: str, condition: str = "", rest: float = 0.0) -> str:
+def bound(
+    spark: SparkSession, using: str, condition: str = "", hidden: StoredText | None = None, rest: float = 0.0
+) -> str:
     """Register the format bound to a connection, and return its name: plans and Spark's pages show no password.
 
     The name is new each time, because a session refuses a name that another session has registered.
@@ -140,6 +147,7 @@ def bound(spark: SparkSession, using: str, condition: str = "", rest: float = 0.
     body = {
         "conninfo": conninfo_of(using),
         "condition": condition,
+        "hidden": hidden,
         "rest": rest,
         "commit": staged_commit(),
         "max_bytes": get_settings().MAX_DATA_BYTES,

@@ -172,7 +172,10 @@ def _check(rows: list[Row], choice: Choice, target: str | None, using: str) -> N
     redacted = [row.id for row in rows if "data" in (row.without or ())]
     if redacted:
         raise InvalidOption(
-            "ids", f"the data of {len(redacted)} of these jobs was left out of the lake, for example {redacted[0]}"
+            "ids",
+            f"the data of {len(redacted)} of these jobs was left out of the lake, or parts of it are hidden, "
+            f"for example {redacted[0]}",
+            hint="Send such a job anew with its whole data.",
         )
     for queue in {row.queue for row in rows} if target is None else ():
         find_queue(queue, using)

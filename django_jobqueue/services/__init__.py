@@ -13,6 +13,7 @@ from ..claims import Claim
 from ..database_errors import explained
 from ..engine.claims import Bookmark
 from ..send_options import Item
+from .alerts import Told, send_alerts
 from .claims import set_visibility, touch
 from .fetch import fetch
 from .finish import (
@@ -66,6 +67,7 @@ __all__ = [
     "Outcome",
     "Source",
     "Stats",
+    "Told",
     "acancel",
     "acknowledge_cancellation",
     "activity",
@@ -115,6 +117,7 @@ __all__ = [
     "run_schedule",
     "send",
     "send_again",
+    "send_alerts",
     "send_due",
     "send_many",
     "set_visibility",

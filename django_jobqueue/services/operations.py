@@ -28,7 +28,7 @@ from ..engine.snapshots import Seen, check_snapshot
 from ..engine.transactions import in_transaction
 from ..exceptions import InvalidOption
 from ..expressions import StatementTimestamp
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..models import Job, Operation, OperationBatch
 from ..querysets import JobQuerySet
 from ..selection import Selection
@@ -325,7 +325,7 @@ def _continue(id: UUID, using: str) -> Bit | None:
             "operation stopped: its selection cannot be read: %s: %s",
             id,
             error_line(error),
-            extra={"operation": id, "error": str(error)},
+            extra={"operation": id, "error": error_text(error)},
         )
         running.update(state=Operation.State.STOPPED, finished_at=StatementTimestamp())
         return None

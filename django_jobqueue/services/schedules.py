@@ -24,7 +24,7 @@ from ..engine.records import Note, changes, keep_record, noted
 from ..engine.transactions import in_transaction, unless_locked
 from ..exceptions import InvalidOption, JobQueueError, KeyRequired, ScheduleNotFound
 from ..expressions import StatementTimestamp
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..models import Job, Operation, Queue, Schedule, ScheduleRun
 from ..options import (
     REQUIRED_OF_SCHEDULES,
@@ -279,7 +279,7 @@ def _handle(name: str, using: str) -> int:
             name,
             error_line(error),
             LOOK_AGAIN_SECONDS,
-            extra={"schedule": name, "error": str(error), "seconds": LOOK_AGAIN_SECONDS},
+            extra={"schedule": name, "error": error_text(error), "seconds": LOOK_AGAIN_SECONDS},
             exc_info=error,
         )
         return 0
@@ -312,7 +312,7 @@ def _tick(name: str, using: str) -> int:
             schedule.cron,
             schedule.timezone,
             error_line(error),
-            extra={"schedule": name, "cron": schedule.cron, "timezone": schedule.timezone, "error": str(error)},
+            extra={"schedule": name, "cron": schedule.cron, "timezone": schedule.timezone, "error": error_text(error)},
             exc_info=error,
         )
         return 0
@@ -356,7 +356,7 @@ def _send_slot(schedule: Schedule, slot: datetime, using: str) -> bool:
             schedule.name,
             schedule.queue_id,
             error_line(error),
-            extra={"schedule": schedule.name, "queue": schedule.queue_id, "error": str(error)},
+            extra={"schedule": schedule.name, "queue": schedule.queue_id, "error": error_text(error)},
             exc_info=error,
         )
         return False

@@ -13,7 +13,7 @@ from django.apps import apps
 
 from .. import handlers
 from ..handlers import Handler, JobContext
-from ..log_texts import error_line, one_line
+from ..log_texts import error_line, error_text, one_line
 from ..models import Job
 from ..services import Failure
 from ..signals import job_finished
@@ -106,7 +106,7 @@ def task_at(path: str) -> Task[..., Any] | None:
             "module of a task cannot be imported: %s: %s",
             one_line(path),
             error_line(error),
-            extra={"path": path, "error": repr(error)},
+            extra={"path": path, "error": error_text(error)},
         )
         return None
     return found if isinstance(found, Task) else None

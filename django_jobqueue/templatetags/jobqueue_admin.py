@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from ..admin import wording
 from ..admin.overview import may_look, overview
 from ..models import Job
+from ..redaction import redacted_text
 
 register = template.Library()
 
@@ -49,6 +50,11 @@ def duration(value: timedelta | float | None) -> str:
 @register.filter
 def error_line(job: Job) -> str:
     return wording.error_line(job)
+
+
+@register.filter
+def without_secrets(text: str) -> str:
+    return redacted_text(text)
 
 
 @register.filter

@@ -19,7 +19,7 @@ from ..connection_names import name_process
 from ..engine.notifications import Listener
 from ..engine.workers import seconds_on_timeline
 from ..handlers import Handler
-from ..log_texts import error_line, job_label
+from ..log_texts import error_line, error_text, job_label
 from ..models import Job
 from . import sessions
 from .capacity import Capacity
@@ -267,7 +267,7 @@ class Child:
                 "could not return jobs to the queue: child %s: %s; they are recovered when it has ended",
                 self.identity.name,
                 error_line(error),
-                extra={"worker": self.identity.name, "error": str(error).strip()},
+                extra={"worker": self.identity.name, "error": error_text(error)},
             )
             return EXIT_GRACE
         finally:

@@ -31,10 +31,10 @@ from ..engine import workers
 from ..engine.pools import own_connection
 from ..engine.recovery import has_lost_workers
 from ..expressions import StatementTimestamp
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 from ..maintenance import maintain
 from ..models import Worker
-from ..services import recover_lost, release_pending
+from ..services import recover_lost, release_pending, send_alerts
 from ..services.operations import advance_operations
 from ..services.schedules import send_due
 from . import health, sessions
@@ -171,7 +171,7 @@ class Housekeeper:
                 self.options.name,
                 error_line(error),
                 pause,
-                extra={"worker": self.options.name, "error": str(error).strip(), "seconds": round(pause, 1)},
+                extra={"worker": self.options.name, "error": error_text(error), "seconds": round(pause, 1)},
             )
         connections[self.using].close()
         return pause
@@ -279,6 +279,8 @@ class Housekeeper:
         yield "operations", OPERATIONS_SECONDS, lambda: advance_operations(seconds=30.0, using=self.using)
         if self.options.schedules:
             yield "schedules", self.settings.SCHEDULE_SECONDS, lambda: send_due(using=self.using)
+        if self.settings.ALERTS:
+            yield "alerts", self.settings.MONITOR_SECONDS, self._send_alerts
 
     def _housekeep(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         """Run periodic work in a thread of its own: a long cleanup must not delay schedules."""
@@ -298,7 +300,7 @@ class Housekeeper:
                         self.options.name,
                         error_line(error),
                         seconds,
-                        extra={"worker": self.options.name, "work": name, "error": str(error).strip()},
+                        extra={"worker": self.options.name, "work": name, "error": error_text(error)},
                     )
                 broken = True
             except Exception as error:  # a bug must not end the work for good
@@ -318,6 +320,11 @@ class Housekeeper:
     def _maintain(self) -> None:
         if self._may_judge_heartbeats():
             maintain(every=self.settings.MONITOR_SECONDS / 2, using=self.using)
+
+    def _send_alerts(self) -> None:
+        """Tell operators of problems. It has its own thread, because a mail server may take long to answer."""
+        send_alerts(every=self.settings.MONITOR_SECONDS / 2, using=self.using)
+        connections[self.using].close()  # it is needed once a minute
 
     def _recover(self) -> None:
         with sessions.limited(self.using):

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from ..engine.workers import server_identity
-from ..log_texts import error_line
+from ..log_texts import error_line, error_text
 
 logger = logging.getLogger("django_jobqueue.worker")
 
@@ -47,7 +47,7 @@ class Outage:
                 self._worker,
                 error_line(error),
                 self.pause,
-                extra={"worker": self._worker, "error": str(error).strip()[:500], "seconds": round(self.pause, 1)},
+                extra={"worker": self._worker, "error": error_text(error), "seconds": round(self.pause, 1)},
             )
 
     def end(self, given_back: int) -> None:

@@ -25,7 +25,7 @@ COMMON = {"--json", "--database"}
 NAMED = {
     "list", "show", "send", "retry", "skip", "cancel", "delete", "purge", "blocked", "why", "pause", "resume", "stats",
     "workers", "schedules", "maintain", "doctor", "archive", "restore", "audit",
-    "bulk_send", "analyze", "operations", "resume_operation",
+    "bulk_send", "analyze", "operations", "resume_operation", "alerts",
 }  # fmt: skip
 
 

@@ -323,3 +323,61 @@ def test_old_runs_are_read_and_newer_ones_refused(spark, lake):
     home.mark(home.begin("1/new", timezone.now(), [], []).run, VERIFIED, {"schema_version": 99})
     with pytest.raises(LakeProblem, match="newer django-jobqueue"):
         in_lake(spark, lake)
+
+
+SECRETS = {
+    "data": {"card": {"number": "4111", "pwd": "hunter2"}, "url": "https://ada:hunter2@bank.example.com/", "ü": 1},
+    "output": {"token": "hunter2"},
+    "error": "ValueError: login(password='hunter2') was refused",
+    "note": "token=hunter2",
+}
+
+
+def test_secrets_do_not_reach_the_lake_and_such_a_job_is_not_restored(spark, lake):
+    from django_jobqueue.pipeline import restore_jobs
+
+    (secret, plain) = finished(2)
+    Job.objects.filter(pk=secret.pk).update(**SECRETS, attempts=[{"attempt": 1, "error": "KeyError: token=hunter2"}])
+    Job.objects.filter(pk=plain.pk).update(data={"n": 1.50, "ü": "x"})
+
+    archive(spark, lake)
+
+    rows = {row.id: row.asDict() for row in in_lake(spark, lake, "seq", "id", "name", "without", "attempts", *SECRETS)}
+    assert "hunter2" not in str(rows)
+    assert json.loads(rows[str(secret.pk)]["data"])["card"] == {"number": "4111", "pwd": "********"}
+    assert rows[str(secret.pk)]["without"] == ["data"]
+    assert rows[str(plain.pk)]["without"] == []
+    with pytest.raises(InvalidOption, match="or parts of it are hidden"):
+        restore_jobs(spark=spark, lake=lake, ids=[secret.pk])
+    assert len(restore_jobs(spark=spark, lake=lake, ids=[plain.pk]).sent) == 1
+
+
+def test_secrets_are_kept_if_the_archive_is_told_to(spark, lake):
+    (secret,) = finished()
+    Job.objects.filter(pk=secret.pk).update(**SECRETS)
+
+    archive(spark, lake, redact=False)
+
+    ((data, without),) = in_lake(spark, lake, "data", "without")
+    assert json.loads(data) == SECRETS["data"]
+    assert without == []
+
+
+def test_what_hides_secrets_needs_no_package_on_an_executor():
+    import subprocess
+    import sys
+
+    from pyspark import cloudpickle
+
+    from django_jobqueue.pipeline import reading  # noqa: F401 # it registers the module
+    from django_jobqueue.redaction import StoredText
+
+    code = (
+        "import sys, pickle; sys.modules['django'] = sys.modules['django_jobqueue'] = None\n"
+        "stored = pickle.loads(sys.stdin.buffer.read())\n"
+        "print(stored.document('{\"args\": [\"x\"]}', 'task'), stored.error('password=x'))"
+    )
+    pickled = cloudpickle.dumps(StoredText(["password"], {"task": ["password"]}))
+    done = subprocess.run([sys.executable, "-c", code], input=pickled, capture_output=True, check=True)
+
+    assert done.stdout.decode().split("\n")[0] == '{"args": ["********"]} password=********'

@@ -234,3 +234,19 @@ def test_the_level_that_a_project_has_set_stays(unconfigured):
     show_log(WorkerOptions())
 
     assert (unconfigured.level, len(unconfigured.handlers)) == (logging.ERROR, 1)
+
+
+def test_no_secret_of_an_error_is_in_the_log(queue, run, caplog):
+    @job(queue=queue.name, name="charge", retry_limit=0)
+    def charge(token: str) -> None:
+        try:
+            raise KeyError(f"password={token}")
+        except KeyError as error:
+            raise ValueError(f"charge(token='{token}') was refused") from error
+
+    run(queue.name)
+    ends(charge.send(token="hunter2"), JobState.FAILED)
+
+    assert "hunter2" not in caplog.text + str([vars(record) for record in caplog.records if record.exc_info is None])
+    assert "ValueError: charge(token='********') was refused" in caplog.text
+    assert "KeyError: 'password=********" in caplog.text

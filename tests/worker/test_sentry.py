@@ -207,3 +207,24 @@ def test_a_sender_without_a_transaction_still_passes_on_its_trace(queue, run, to
 
     assert trace is not None
     assert told.errors[0]["contexts"]["trace"]["trace_id"] == trace.split("-")[0]
+
+
+SECRET = "-".join(("hunter", "2"))  # Sentry also shows lines of the source
+
+
+def test_no_secret_reaches_sentry(queue, run, told):
+    class Login:
+        def __repr__(self) -> str:
+            return f"Login(password='{SECRET}')"
+
+    def charge(token: str) -> None:
+        card, login = {"api_key": token, "n": 1}, Login()
+        raise ValueError(f"{login!r} at https://shop:{token}@bank.example.com", len(card))
+
+    job(queue=queue.name, name="charge", retry_limit=0)(charge)
+    run(queue.name)
+    ends(sent(queue, {"token": SECRET}, name="charge", retry_limit=0), JobState.FAILED)
+    until(lambda: told.errors, "the event is sent")
+
+    assert SECRET not in str(told.items)
+    assert last(told.errors[0])["stacktrace"]["frames"][-1]["vars"]["card"] == {"api_key": "********", "n": "1"}

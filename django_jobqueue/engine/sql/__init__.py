@@ -5,6 +5,7 @@ database's. They are ``statement_timestamp()`` and not ``now()``, because ``now(
 """
 
 from . import (
+    alerts,
     fetch,
     finish,
     grouped_reads,
@@ -24,6 +25,7 @@ from . import (
 )
 
 __all__ = [
+    "alerts",
     "fetch",
     "finish",
     "grouped_reads",
