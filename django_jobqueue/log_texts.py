@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .error_summary import first_line, summary_of
 from .redaction import redacted_text
+from .text import printed
 
 if TYPE_CHECKING:
     from .models import Job
