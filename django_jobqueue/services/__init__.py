@@ -13,7 +13,7 @@ from ..claims import Claim
 from ..database_errors import explained
 from ..engine.claims import Bookmark
 from ..send_options import Item
-from .alerts import Told, send_alerts
+from .alerts import send_alerts
 from .claims import set_visibility, touch
 from .fetch import fetch
 from .finish import (
@@ -67,7 +67,6 @@ __all__ = [
     "Outcome",
     "Source",
     "Stats",
-    "Told",
     "acancel",
     "acknowledge_cancellation",
     "activity",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -86,7 +87,7 @@ def test_positional_arguments_of_a_task_are_hidden_in_a_process_that_has_not_imp
 
     job = JobFactory(queue=queue, name="late", data={"args": ["ada", SECRET], "kwargs": {}})
     with handlers.registry.restored(empty=True):
-        handler = handlers.Handler(login, queue=queue.name, name="late")
+        handler: Any = handlers.Handler(login, queue=queue.name, name="late")
         handler.positional = ("user", "password")
         handlers.register(handler)
 
