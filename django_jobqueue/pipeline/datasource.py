@@ -92,7 +92,10 @@ COLUMNS: Mapping[str, Column] = dict(
 )
 LIGHT = tuple(name for name in COLUMNS if name not in ("data", "output"))  # the columns that are read by default
 
-DOCUMENTS, TEXTS = ("data", "output", "attempts", "carried"), ("error", "note")  # JSON, and texts for people
+DOCUMENTS, TEXTS = (
+    ("data", "output", "attempts", "carried"),
+    ("error", "error_summary", "note"),
+)  # JSON, and texts for people
 
 LISTS = {"queue": "queue_id", "state": "state", "policy": "policy", "name": "name"}
 MOMENTS = {

@@ -65,7 +65,7 @@ def find_problems(*, after_seconds: float, using: str) -> Found:
 def _add_blocked(found: Found, using: str) -> None:
     limits = {"most": MANY, "groups": MOST_ERRORS, "keys": MOST_KEYS}
     groups = rows(using, sql.alerts.BLOCKED_BY_ERROR, limits)
-    examples = Job.objects.using(using).only("error", "reason", "singleton_key", "seq", "queue_id")
+    examples = Job.objects.using(using).only("error_summary", "reason", "singleton_key", "seq", "queue_id")
     by_id = examples.in_bulk([group[6] for group in groups])
     for name, number, errors, since, latest, queues, example, lanes, keys, is_capped in groups:
         facts = {
@@ -96,5 +96,4 @@ def _example(job: Job | None) -> dict[str, Any]:
 
 def _summary(job: Job) -> str:
     """The error in one line, without sensitive values."""
-    lines = redacted_text(job.error).strip().splitlines()
-    return one_line(lines[-1]) if lines else str(job.reason or "")
+    return one_line(redacted_text(job.error_summary or "")) or str(job.reason or "")
