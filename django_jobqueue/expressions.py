@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from django.apps import apps
 from django.db import models
 from django.db.models import Expression, Func
 from django.db.models.functions import Cast
+from django.db.models.lookups import In
 
 from .postgresql import ListField
 
@@ -158,6 +160,14 @@ class LiesAt(Func):
     output_field = models.BooleanField()
 
 
+class Unnest(Func):
+    """The elements of an array of ids, each as a row."""
+
+    function = "unnest"
+    set_returning = True
+    output_field = models.UUIDField()
+
+
 class IsInBatches(Func):
     """Whether an operation changed this job.
 
@@ -173,13 +183,11 @@ class IsInBatches(Func):
 
     def as_sql(self, compiler: Any, connection: Any, *args: Any, **extra: Any) -> tuple[str, tuple[Any, ...]]:
         (id,) = self.get_source_expressions()
-        column, params = compiler.compile(id)
         low, high = _seq_bounds(compiler.query.where)
-        sql = (
-            f"{column} IN (SELECT unnest(b.ids) FROM jobqueue_operationbatch b"
-            " WHERE b.operation_id = %s AND b.last_seq > %s AND b.first_seq <= %s)"
-        )
-        return sql, (*params, self.operation, low, high)
+        every_batch = apps.get_model("jobqueue", "OperationBatch").objects.using(connection.alias)
+        batches = every_batch.filter(operation=self.operation, last_seq__gt=low, first_seq__lte=high)
+        sql, params = compiler.compile(In(id, batches.values(each=Unnest("ids")).query))
+        return sql, tuple(params)
 
 
 def _seq_bounds(where: Any) -> tuple[int, int]:
