@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
+from django.apps import apps
 from django.db import models
 from django.db.models import Expression, Func
 from django.db.models.functions import Cast
+from django.db.models.lookups import In
 
 from .postgresql import ListField
 
@@ -163,6 +166,44 @@ class Unnest(Func):
     function = "unnest"
     set_returning = True
     output_field = models.UUIDField()
+
+
+class IsInBatches(Func):
+    """Whether an operation changed this job.
+
+    An operation may have changed a million jobs. So of its batches only those are read that lie within the sequence
+    numbers by which the query is bounded itself: lists are read in windows of numbers.
+    """
+
+    output_field = models.BooleanField()
+
+    def __init__(self, operation: UUID) -> None:
+        super().__init__("id")
+        self.operation = operation
+
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **extra: Any) -> tuple[str, tuple[Any, ...]]:
+        (id,) = self.get_source_expressions()
+        low, high = _seq_bounds(compiler.query.where)
+        every_batch = apps.get_model("jobqueue", "OperationBatch").objects.using(connection.alias)
+        batches = every_batch.filter(operation=self.operation, last_seq__gt=low, first_seq__lte=high)
+        sql, params = compiler.compile(In(id, batches.values(each=Unnest("ids")).query))
+        return sql, tuple(params)
+
+
+def _seq_bounds(where: Any) -> tuple[int, int]:
+    """The numbers between which a WHERE clause bounds the column ``seq``: greater than one, and up to the other."""
+    low, high = -1, 2**63 - 1
+    if where.negated or where.connector != "AND":
+        return low, high
+    for child in where.children:
+        if hasattr(child, "children"):
+            inner = _seq_bounds(child)
+        elif getattr(getattr(child, "lhs", None), "target", None) is None or child.lhs.target.column != "seq":
+            continue
+        else:
+            inner = {"gt": (child.rhs, high), "lte": (low, child.rhs)}.get(child.lookup_name, (low, high))
+        low, high = max(low, inner[0]), min(high, inner[1])
+    return low, high
 
 
 class WithoutKeys(Func):

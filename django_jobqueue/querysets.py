@@ -28,7 +28,7 @@ from django.db.models.functions import Coalesce
 from django.db.models.sql.datastructures import BaseTable
 
 from .claims import Claim
-from .expressions import LiesAt, StatementTimestamp, Tid, Unnest, WithoutKeys, quoted
+from .expressions import IsInBatches, LiesAt, StatementTimestamp, Tid, WithoutKeys, quoted
 from .policies import ORDERED
 from .selection import Range, Selection
 from .states import BLOCKING, DEAD, ELIGIBLE, FINAL, RUNNING, Hold, JobState
@@ -191,10 +191,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def changed_by(self, operation: UUID) -> Self:
         """The jobs that an operation changed, as far as they still exist."""
-        from .models import OperationBatch
-
-        batches = OperationBatch.objects.using(self.db).filter(operation=operation)
-        return self.filter(pk__in=batches.values(each=Unnest("ids")))
+        return self.filter(IsInBatches(operation))
 
     def found_by(self, text: str) -> Self:
         """The job with this id, or jobs whose id or key begins with this text."""

@@ -168,7 +168,12 @@ def test_each_field_finds_its_jobs_and_no_others(queue, fifo_queue):
         "duration": Range(59, 61),
         "until_seq": wanted.seq,
         "operation": OperationBatch.objects.create(
-            operation_id=uuid7(), first_id=wanted.pk, last_id=wanted.pk, ids=[wanted.pk]
+            operation_id=uuid7(),
+            first_id=wanted.pk,
+            last_id=wanted.pk,
+            ids=[wanted.pk],
+            first_seq=wanted.seq,
+            last_seq=wanted.seq,
         ).operation_id,
     }
 

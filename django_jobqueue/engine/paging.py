@@ -15,11 +15,12 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from django.db import OperationalError, transaction
-from django.db.models import QuerySet
+from django.db.models import Max, Min, QuerySet
 from psycopg.errors import QueryCanceled
 
 from ..counting import MANY, Count
-from ..models import Job
+from ..expressions import IsInBatches
+from ..models import Job, OperationBatch
 from . import sql
 from .databases import rows
 from .transactions import in_transaction
@@ -86,13 +87,23 @@ def _look(jobs: QuerySet[J], number: int, before: int | None, after: int | None,
         found = _directly(bounded[:number])
         if found is not None:
             return Piece(found, found[-1].seq if found else 0, len(found) == number)
-    last = last_number(using)
+    first, last = _ends(jobs)
     if after is None:
-        walk = _Walk(using, last if before is None else min(before - 1, last), 0)
+        walk = _Walk(using, last if before is None else max(first, min(before - 1, last)), first)
     else:
-        walk = _Walk(using, after, last)
+        walk = _Walk(using, min(max(after, first), last), last)
     with _only_bitmaps(using):
         return walk.gather(jobs.order_by(order), number, most)
+
+
+def _ends(jobs: QuerySet[Any]) -> tuple[int, int]:
+    """The numbers between which these jobs lie: after the first, and up to the last."""
+    for condition in jobs.query.where.children:
+        if isinstance(condition, IsInBatches):
+            batches = OperationBatch.objects.using(jobs.db).filter(operation=condition.operation)
+            ends = batches.aggregate(first=Min("first_seq"), last=Max("last_seq"))
+            return (ends["first"] or 1) - 1, ends["last"] or 0
+    return 0, last_number(jobs.db)
 
 
 class _Walk:
@@ -153,12 +164,12 @@ def _count(jobs: QuerySet[Any]) -> Count:
         found = _directly(wanted.values_list("pk")[: MANY + 1])
         if found is not None:
             return Count(len(found))
-    last = last_number(using)
-    walk = _Walk(using, last, 0)
+    first, last = _ends(jobs)
+    walk = _Walk(using, last, first)
     with _only_bitmaps(using):
         newest = walk.within(wanted, last, walk.step(last, COUNTED))
         number = newest[: MANY + 1].count()
-        older = last > COUNTED and not walk.is_empty(walk.step(last, COUNTED), 0)
+        older = last > first + COUNTED and not walk.is_empty(walk.step(last, COUNTED), first)
     return Count(number, COUNTED if older and number <= MANY else None)
 
 

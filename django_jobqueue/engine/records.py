@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Max, Min
+
 from ..conf import get_settings
 from ..expressions import StatementTimestamp
-from ..models import Operation, OperationBatch
+from ..models import Job, Operation, OperationBatch
 from ..redaction import redacted
 from ..text import check_text, clean_text
 
@@ -71,10 +73,12 @@ def keep_record(
 
 def keep_jobs(operation: UUID, ids: list[UUID], using: str) -> None:
     """Record which jobs an operation has changed."""
-    parts = [ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE)]
-    OperationBatch.objects.using(using).bulk_create(
-        OperationBatch(operation_id=operation, first_id=min(part), last_id=max(part), ids=part) for part in parts
-    )
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
+        seqs = Job.objects.using(using).filter(pk__in=some).aggregate(first_seq=Min("seq"), last_seq=Max("seq"))
+        OperationBatch.objects.using(using).create(
+            operation_id=operation, first_id=min(some), last_id=max(some), ids=some, **seqs
+        )
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

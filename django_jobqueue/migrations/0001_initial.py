@@ -748,6 +748,8 @@ class Migration(migrations.Migration):
                 ),
                 ("first_id", models.UUIDField(verbose_name="smallest id")),
                 ("last_id", models.UUIDField(verbose_name="largest id")),
+                ("first_seq", models.BigIntegerField(null=True, verbose_name="smallest sequence number")),
+                ("last_seq", models.BigIntegerField(null=True, verbose_name="largest sequence number")),
                 (
                     "ids",
                     django_jobqueue.postgresql.ListField(base_field=models.UUIDField(), size=None, verbose_name="jobs"),

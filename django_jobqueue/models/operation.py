@@ -73,6 +73,9 @@ class OperationBatch(models.Model):
     # The ids of jobs are in the order of time, so these two find the batches that may have a job without reading them.
     first_id = models.UUIDField(_("smallest id"))
     last_id = models.UUIDField(_("largest id"))
+    # The jobs' sequence numbers, by which lists are read; null if the jobs were deleted.
+    first_seq = models.BigIntegerField(_("smallest sequence number"), null=True)
+    last_seq = models.BigIntegerField(_("largest sequence number"), null=True)
     ids = ListField(models.UUIDField(), verbose_name=_("jobs"))
 
     class Meta:

@@ -62,7 +62,8 @@ def jobs(queue, fifo_queue):
         JobFactory(queue=queue, state=JobState.COMPLETED, assigned_at=old, started_at=old, finalized_at=old),
     ]  # fmt: skip
     changed = sorted(job.pk for job in made[:2])
-    OperationBatch.objects.create(operation_id=OPERATION, first_id=changed[0], last_id=changed[1], ids=changed)
+    OperationBatch.objects.create(operation_id=OPERATION, first_id=changed[0], last_id=changed[1], ids=changed,
+                                  first_seq=made[0].seq, last_seq=made[1].seq)  # fmt: skip
     return made
 
 

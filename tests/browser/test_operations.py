@@ -1,4 +1,4 @@
-"""What operators did: kept with a reason, shown with its jobs, finished without a browser, and safe to go back from."""
+"""What operators did: kept with a reason, shown with its jobs, finished without a browser, and Back works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of an operation: what it did stays as it is, and its counters only grow, whoever writes."""
+"""The record of an operation: what it did stays as it is, and its counters only grow, also for SQL by hand."""
 
 from __future__ import annotations
 
