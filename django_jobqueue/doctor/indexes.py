@@ -77,7 +77,8 @@ def _plain_unique(model: type[models.Model], constraint: UniqueConstraint) -> De
     columns = ", ".join(f'"{model._meta.get_field(name).column}"' for name in constraint.fields)  # type: ignore[union-attr]
     table = model._meta.db_table
     makes = f'ALTER TABLE "{table}" ADD CONSTRAINT "{constraint.name}" UNIQUE USING INDEX "{constraint.name}"'
-    return Declared(constraint.name, table, True, f"({columns})", makes)
+    rest = f"({columns}){'' if constraint.nulls_distinct is not False else ' NULLS NOT DISTINCT'}"
+    return Declared(constraint.name, table, True, rest, makes)
 
 
 # -------------------------------------------------------------------------------------------------- existing indexes

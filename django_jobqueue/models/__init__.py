@@ -8,6 +8,7 @@ from .operation import Operation
 from .pending_release import PendingRelease
 from .queue import Queue
 from .queue_minute import QueueMinute
+from .queue_span import QueueSpan
 from .queue_total import QueueTotal
 from .report import Report
 from .schedule import Schedule, ScheduleRun
@@ -24,6 +25,7 @@ __all__ = [
     "PendingRelease",
     "Queue",
     "QueueMinute",
+    "QueueSpan",
     "QueueTotal",
     "Report",
     "Schedule",
