@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -15,6 +15,7 @@ from ..services.inspect.lists import by_index as planned_by_index
 from ..timings import OVERDUE_SECONDS
 
 LOOK_TIMEOUT = "10s"
+SWAP_TIMEOUT = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
 
 
 class Level(StrEnum):
@@ -88,6 +89,22 @@ def findings_of(look: Look, using: str, limits: Limits, *, by_index: bool = Fals
 
 def _all(look: Look, using: str, limits: Limits) -> list[Finding]:
     return list(look(using, limits))
+
+
+def findings_of_all(looks: Sequence[Look], using: str, limits: Limits, *, by_index: bool = False) -> list[Finding]:
+    """The findings of several checks, in one transaction; if one fails, each is made again in its own."""
+
+    def check() -> list[Finding]:
+        return [finding for look in looks for finding in look(using, limits)]
+
+    try:
+        with transaction.atomic(using=using):
+            before = rows(using, SWAP_TIMEOUT, [LOOK_TIMEOUT])[0][0]
+            findings = planned_by_index(check, using=using) if by_index else check()
+            rows(using, SWAP_TIMEOUT, [before])
+    except DatabaseError:
+        return [finding for look in looks for finding in findings_of(look, using, limits, by_index=by_index)]
+    return findings
 
 
 def could_not_look(what: str, using: str, error: BaseException) -> Finding:

@@ -336,6 +336,3 @@ def _other(using: str, declared_index: Declared, existing: str, expected: str) -
         using,
         sql=tuple(sql),
     )
-
-
-LOOKS = (indexes, index_definitions)

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import template
+from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -34,6 +35,12 @@ def duration(value: timedelta | float | None) -> str:
 @register.filter
 def last_line(error: str) -> str:
     return wording.last_line(error)
+
+
+@register.filter
+def admin_quoted(name: str) -> str:
+    """A primary key as Django's admin writes it in a URL."""
+    return quote(name)
 
 
 @register.filter

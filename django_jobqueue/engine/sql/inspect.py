@@ -174,15 +174,14 @@ FROM jobqueue_queue q CROSS JOIN LATERAL (
 ORDER BY q.name
 """
 
-# The blocked keys of one ordered queue or of all, by error, and how many jobs wait behind them. Queues that get dead
-# letters are left out. It reads at most a limited number of keys of each queue, and of jobs of each key and altogether.
+# The blocked keys of one ordered queue or of all, by error, and how many jobs wait behind them. It reads at most a
+# limited number of keys of each queue, and of jobs of each key and altogether.
 BLOCKED_GROUPS = f"""
 WITH blocked AS MATERIALIZED (
     SELECT q.name AS queue, b.* FROM jobqueue_queue q CROSS JOIN LATERAL (
         SELECT id, seq, singleton_key, fingerprint, finalized_at FROM jobqueue_job
         WHERE queue_id = q.name AND state IN {listed(DEAD)} ORDER BY finalized_at LIMIT %(keys)s) b
     WHERE q.policy = '{ORDERED}' AND (%(queue)s::text IS NULL OR q.name = %(queue)s)
-        AND NOT EXISTS (SELECT 1 FROM jobqueue_queue source WHERE source.dead_letter_id = q.name)
 ), behind AS (
     SELECT queue, fingerprint, count(*) AS number FROM (
         SELECT b.queue, b.fingerprint FROM blocked b CROSS JOIN LATERAL (

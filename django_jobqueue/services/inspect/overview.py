@@ -45,7 +45,7 @@ def queues(*, using: str) -> list[QueueNow]:
 def blocked_groups(queue: str | None = None, *, using: str) -> list[BlockedGroup]:
     """The blocked keys by queue and error: first those behind which most jobs wait, then those blocked the longest.
 
-    Queues that get dead letters are left out. At most ``MANY`` keys of each queue are read.
+    Up to ``MANY`` keys of each queue are counted.
     """
     params = {"queue": queue, "keys": MANY + 1, "of_key": MOST_OF_KEY, "jobs": MOST_BEHIND}
     answer = in_transaction(using, partial(rows, using, sql.inspect.BLOCKED_GROUPS, params))
