@@ -36,6 +36,11 @@ class Period:
     step: timedelta  # longer ones are whole spans of the statistics
     clock: str  # the format of times
 
+    def begin(self, now: datetime) -> datetime:
+        """The beginning of the step in which the period begins."""
+        seconds = self.step.total_seconds()
+        return datetime.fromtimestamp((now - self.span).timestamp() // seconds * seconds, tz=now.tzinfo)
+
 
 PERIODS = {
     period.name: period
@@ -67,8 +72,9 @@ class Step:
 
 def steps_of(period: Period, queue: str | None, *, using: str, now: datetime | None = None) -> list[Step]:
     """Every step of the period up to the last counted minute, including empty steps; of one queue, or of all."""
-    now = min(now or timezone.now(), _counted_until(using))
-    since = _floor(now - period.span, period.step)
+    now = now or timezone.now()
+    since = period.begin(now)
+    now = min(now, _counted_until(using))
     steps: dict[datetime, Step] = {}
     number = int((now - since) / period.step) + 1
     for place in range(number):
@@ -89,11 +95,6 @@ def _counted_until(using: str) -> datetime:
     counted = Maintenance.objects.using(using).values_list("counted_until", flat=True).first()
     now = timezone.now()
     return counted if counted is not None and now - counted < LATE else now
-
-
-def _floor(moment: datetime, step: timedelta) -> datetime:
-    seconds = step.total_seconds()
-    return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, tz=moment.tzinfo)
 
 
 # ---------------------------------------------------------------------------------------------------------- the charts
@@ -148,10 +149,9 @@ class Chart:
     @property
     def picture(self) -> SafeString:
         """The lines without axes; each axis has its own scale."""
-        tops = {
-            own: max((value or 0.0 for each in self.series if each.has_own_axis is own for value in each.values), default=0)
-            for own in (False, True)
-        }
+        tops = {False: 0.0, True: 0.0}
+        for each in self.series:
+            tops[each.has_own_axis] = max(tops[each.has_own_axis], *(value or 0.0 for value in each.values), 0.0)
         lines = ((each.kind, _path(each.values, tops[each.has_own_axis])) for each in self.series)
         return format_html(
             '<svg class="jq-chart" viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true">{}</svg>',
@@ -292,6 +292,6 @@ def table(charts: list[Chart]) -> list[tuple[str, list[Cell]]]:
 
 
 def bounds_of(begin: datetime, span: timedelta) -> tuple[str, str]:
-    """The ends of a step as filters of the list; both are included, so the second is the last moment before the next."""
+    """The ends of a step as filters of the list. Both are included: the second is the last moment before the next."""
     last = begin + span - timedelta(microseconds=1)
     return begin.astimezone(UTC).isoformat(), last.astimezone(UTC).isoformat()

@@ -25,7 +25,7 @@ class HealthAdmin(JobQueueAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         using = job_database()
-        found = doctor.examine(using=using, compare_indexes=False)  # which would create temporary tables
+        found = doctor.examine(using=using, thorough=False)  # a page creates no tables
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,

@@ -1,10 +1,10 @@
-"""The first page: whether anything is wrong, what is blocked and why, figures and charts. It keeps itself up to date."""
+"""The first page: whether anything is wrong, what is blocked and why, figures and charts. It is kept up to date."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,6 +14,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import quote
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
@@ -25,15 +26,15 @@ from django.utils.translation import ngettext
 
 from ..counting import MANY
 from ..doctor import Level
-from ..doctor.findings import Finding, Limits, findings_of_all
+from ..doctor.findings import Finding, Limits, findings_of
 from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
 from ..doctor.work import overdue_jobs, silent_workers, waiting_without_worker
 from ..models import Job, Report
-from ..services.inspect.backlog import MOST_RUNNING, backlogs, first_fetchable, pulse, waiting
+from ..services.inspect.backlog import MOST_RUNNING, first_fetchable, pulse, waiting
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lists import by_index
-from ..services.inspect.overview import MOST_BEHIND, BlockedGroup, QueueNow, blocked_groups, failed_since, queues
+from ..services.inspect.overview import MOST_BEHIND, BlockedGroup, QueueNow, blocked_groups, queues
 from .base import page_url
 from .charts import MINUTE, PERIODS, Period, Step, bounds_of, charts, spark, steps_of, table
 from .findings import UrlOf, url_of
@@ -147,13 +148,25 @@ def figures_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
 def overview(request: HttpRequest) -> dict[str, Any]:
     """The first page, for one queue or for all. All questions are asked in one transaction."""
     using = job_database()
-    return by_index(partial(_overview, request, using), using=using)
+    try:
+        return by_index(partial(_overview, request, using, _found_together), using=using)
+    except DatabaseError:  # perhaps of a single check, of which the others are independent
+        return by_index(partial(_overview, request, using, _found_apart), using=using)
 
 
-def _overview(request: HttpRequest, using: str) -> dict[str, Any]:
+def _found_together(using: str) -> list[Finding]:
+    return [finding for look in _LOOKS for finding in look(using, Limits())]
+
+
+def _found_apart(using: str) -> list[Finding]:
+    return [finding for look in _LOOKS for finding in findings_of(look, using, Limits(), by_index=True)]
+
+
+def _overview(request: HttpRequest, using: str, found: Callable[[str], list[Finding]]) -> dict[str, Any]:
     url: UrlOf = partial(page_url, site_of(request))
     period = _period(request)
-    known = queues(using=using)
+    begin = period.begin(timezone.now())
+    known = queues(begin, using=using)
     asked = request.GET.get("queue", "")
     queue = asked if asked in {each.name for each in known} else ""
     letters = {each.name for each in known if each.is_dead_letter}
@@ -161,7 +174,7 @@ def _overview(request: HttpRequest, using: str) -> dict[str, Any]:
     blocked = [group for group in groups if group.queue not in letters]
     steps = _steps(period, queue, using)
     mark, running = pulse(queue or None, using=using)
-    items = _items(known, [group for group in groups if group.queue in letters], using, url)
+    items = _items(found(using), known, [group for group in groups if group.queue in letters], url)
     return {
         "at": _clock(timezone.now()),
         "pulse": mark,
@@ -170,7 +183,7 @@ def _overview(request: HttpRequest, using: str) -> dict[str, Any]:
         "rows": _rows(blocked[:SHOWN], using, url),
         "more": max(0, len(blocked) - SHOWN),
         "items": items,
-        "tiles": _tiles(known, blocked, steps, period, queue, running, using, url),
+        "tiles": _tiles(known, blocked, steps, period, begin, queue, running, using, url),
         "charts": [(chart, chart.as_json(url("job_changelist"))) for chart in charts(steps, period, queue)],
         "report": Report.objects.using(using).defer("page").first(),
         "period": period,
@@ -267,6 +280,7 @@ def _tiles(
     blocked: list[BlockedGroup],
     steps: list[Step],
     period: Period,
+    begin: datetime,
     queue: str,
     running: int,
     using: str,
@@ -284,10 +298,9 @@ def _tiles(
     kinds = waiting([queue] if queue else None, most=MOST_WAITING + 1, using=using)
     waits = sum(min(kind.number, MOST_WAITING) for kind in kinds)
     is_capped = any(kind.number > MOST_WAITING for kind in kinds)
-    begin = steps[0].at if steps else timezone.now() - period.span
     counted = steps[-1].at + steps[-1].minutes * MINUTE - begin if steps else period.span
     since, until = bounds_of(begin, counted)
-    failed = failed_since(begin, queue or None, using=using)
+    failed = sum(each.dead for each in known if queue in ("", each.name))
     ended_since = {"finalized_at__range__gte": since}
     completed = sum(step.completed for step in steps)
     failed_in_all = sum(step.failed for step in steps)
@@ -347,12 +360,14 @@ def _tiles(
 # ---------------------------------------------------------------------------------------------------- needs attention
 
 
-def _items(known: list[QueueNow], dead_letters: list[BlockedGroup], using: str, url: UrlOf) -> list[AttentionItem]:
+def _items(
+    found: list[Finding], known: list[QueueNow], dead_letters: list[BlockedGroup], url: UrlOf
+) -> list[AttentionItem]:
     """What needs attention besides blocked keys, the worst first."""
     letters = {each.name for each in known if each.is_dead_letter}
-    items = [_item_of(finding, letters, url) for finding in findings_of_all(_LOOKS, using, Limits())]
+    items = [_item_of(finding, letters, url) for finding in found]
     items += _failing(known, url)
-    items += _backlogs(using, url)
+    items += _backlogs(known, url)
     items += _blocked_letters(dead_letters, url)
     order = [level.value for level in (Level.ERROR, Level.WARNING, Level.NOTICE)]
     return sorted(items, key=lambda item: order.index(item.level))
@@ -388,17 +403,18 @@ def _failing(known: Iterable[QueueNow], url: UrlOf) -> list[AttentionItem]:
     ]
 
 
-def _backlogs(using: str, url: UrlOf) -> list[AttentionItem]:
+def _backlogs(known: Iterable[QueueNow], url: UrlOf) -> list[AttentionItem]:
     """Queues in which, at the end of the last minute, more jobs waited than their backlog warning allows."""
     return [
         AttentionItem(
             Level.WARNING.value,
-            _("Many jobs wait in %s") % name,
+            _("Many jobs wait in %s") % queue.name,
             _("%(waiting)s jobs wait; the backlog warning of the queue is %(limit)s.")
-            % {"waiting": f"{number:,}", "limit": f"{limit:,}"},
-            url("job_changelist") + _query(queue=name, state="waiting"),
+            % {"waiting": f"{queue.waiting:,}", "limit": f"{queue.warning_queue_size:,}"},
+            url("job_changelist") + _query(queue=queue.name, state="waiting"),
         )
-        for name, number, limit in backlogs(using=using)
+        for queue in known
+        if queue.is_long
     ]
 
 
@@ -410,11 +426,14 @@ def _blocked_letters(groups: list[BlockedGroup], url: UrlOf) -> list[AttentionIt
     return [
         AttentionItem(
             Level.NOTICE.value,
-            ngettext("%(keys)s blocked key in the dead-letter queue %(queue)s",
-                     "%(keys)s blocked keys in the dead-letter queue %(queue)s", number)
+            ngettext(
+                "%(keys)s blocked key in the dead-letter queue %(queue)s",
+                "%(keys)s blocked keys in the dead-letter queue %(queue)s",
+                number,
+            )
             % {"keys": many(number), "queue": queue},
             _("A dead letter of each key failed for good."),
             url("blockedkey_changelist") + _query(queue=queue),
-        )  # fmt: skip
+        )
         for queue, number in keys.items()
     ]

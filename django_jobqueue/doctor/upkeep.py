@@ -184,4 +184,4 @@ def _without_handler(schedule: Schedule) -> str:
     return handlers.missing_text(queue, name) if find and find(queue, name) is None else ""
 
 
-LOOKS = (maintenance, finished_jobs, kept_forever, stranded_lanes, schedules)
+LOOKS = (maintenance, finished_jobs, kept_forever, schedules)

@@ -294,7 +294,11 @@ def test_steps_sum_spans_and_know_percentiles(queue):
     for number in range(6):
         for whose in (queue, None):
             QueueSpan.objects.create(
-                queue=whose, begins_at=begins + number * timedelta(minutes=10), sent=20, waiting=number, waited=[0, 0, 4]
+                queue=whose,
+                begins_at=begins + number * timedelta(minutes=10),
+                sent=20,
+                waiting=number,
+                waited=[0, 0, 4],
             )
 
     for name in (queue.name, None):

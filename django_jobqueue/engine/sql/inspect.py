@@ -154,23 +154,20 @@ SELECT
     (SELECT counted_until::text FROM jobqueue_maintenance)
 """
 
-# The jobs of one queue or of all that failed for good since some time.
-FAILED_SINCE = f"""
-SELECT q.name, d.number FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT count(*) AS number FROM (
-        SELECT 1 FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)} AND finalized_at >= %(since)s
-        ORDER BY finalized_at LIMIT %(most)s) seen) d
-WHERE d.number > 0 AND (%(queue)s::text IS NULL OR q.name = %(queue)s)
-"""
-
-# The queues, and what their minutes of the last hour say.
+# The queues, what their minutes of the last hour say, how many jobs waited at the end of the last one, and how many
+# failed for good since some time and were neither retried nor skipped.
 QUEUES = f"""
 SELECT q.name, q.paused_at IS NOT NULL,
     EXISTS (SELECT 1 FROM jobqueue_queue source WHERE source.dead_letter_id = q.name),
-    COALESCE(m.completed, 0)::bigint, COALESCE(m.failed, 0)::bigint
+    COALESCE(m.completed, 0)::bigint, COALESCE(m.failed, 0)::bigint, l.waiting, q.warning_queue_size, d.number
 FROM jobqueue_queue q CROSS JOIN LATERAL (
     SELECT sum(completed) AS completed, sum(failed) AS failed FROM jobqueue_queueminute
     WHERE queue_id = q.name AND minute >= {NOW} - interval '1 hour') m
+LEFT JOIN LATERAL (
+    SELECT waiting FROM jobqueue_queueminute WHERE queue_id = q.name ORDER BY minute DESC LIMIT 1) l ON true
+CROSS JOIN LATERAL (SELECT count(*) AS number FROM (
+    SELECT 1 FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)} AND finalized_at >= %(since)s
+    ORDER BY finalized_at LIMIT %(most)s) seen) d
 ORDER BY q.name
 """
 
@@ -195,13 +192,6 @@ SELECT g.queue, g.fingerprint, g.keys, COALESCE(behind.number, 0), g.since, g.ex
         (array_agg(id ORDER BY finalized_at, seq))[1] AS example
     FROM blocked GROUP BY 1, 2) g
 LEFT JOIN behind ON behind.queue = g.queue AND behind.fingerprint = g.fingerprint
-"""
-
-# The backlogs as counted at the end of the last complete minute.
-BACKLOGS = """
-SELECT q.name, m.waiting, q.warning_queue_size FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT waiting FROM jobqueue_queueminute WHERE queue_id = q.name ORDER BY minute DESC LIMIT 1) m
-WHERE m.waiting > q.warning_queue_size
 """
 
 # --------------------------------------------------------------------------------------------------- lanes and groups

@@ -16,7 +16,6 @@ from ...engine.databases import Rows, rows
 from ...engine.transactions import at_once, in_transaction
 from ...timings import OVERDUE_SECONDS
 
-
 MOST_RUNNING = 10_000  # running jobs that are counted
 
 
@@ -70,14 +69,6 @@ class Oldest(NamedTuple):
     id: UUID
 
 
-class Backlog(NamedTuple):
-    """A queue in which more jobs wait than its ``warning_queue_size`` allows."""
-
-    queue: str
-    waiting: int
-    warned_from: int
-
-
 class Pulse(NamedTuple):
     """A hash that changes when there is something new for an operator to see, and how many jobs run."""
 
@@ -108,19 +99,12 @@ def dead(*, most: int, using: str) -> list[FailedForGood]:
 
 def first_fetchable(*, using: str) -> dict[str, Oldest]:
     """The oldest job of each queue that could run now; queues without one are left out."""
-    return {
-        queue: Oldest(max(0.0, seconds), id) for queue, seconds, id in _asked(using, sql.inspect.OLDEST_FETCHABLE)
-    }
+    return {queue: Oldest(max(0.0, seconds), id) for queue, seconds, id in _asked(using, sql.inspect.OLDEST_FETCHABLE)}
 
 
 def oldest_fetchable(*, using: str) -> dict[str, float]:
     """For how many seconds the oldest fetchable job of each queue has waited; queues without one are left out."""
     return {queue: oldest.seconds for queue, oldest in first_fetchable(using=using).items()}
-
-
-def backlogs(*, using: str) -> list[Backlog]:
-    """Queues in which, at the end of the last minute, more jobs waited than ``warning_queue_size`` allows."""
-    return [Backlog(*row) for row in rows(using, sql.inspect.BACKLOGS)]
 
 
 def pulse(queue: str | None = None, *, most: int = MOST_RUNNING, using: str) -> Pulse:

@@ -17,13 +17,21 @@ MOST_OF_KEY = 10_000  # of these, behind one key
 
 
 class QueueNow(NamedTuple):
-    """A queue, and how many of its jobs completed and failed for good in the last hour."""
+    """A queue, and some numbers of its jobs."""
 
     name: str
     is_paused: bool
     is_dead_letter: bool  # whether another queue sends its dead letters here
-    completed: int
-    failed: int
+    completed: int  # in the last hour
+    failed: int  # for good, in the last hour
+    waiting: int | None  # at the end of the last minute
+    warning_queue_size: int | None
+    dead: int  # that failed for good since a given time, and were neither retried nor skipped
+
+    @property
+    def is_long(self) -> bool:
+        """Whether more jobs wait than the backlog warning of the queue allows."""
+        return None not in (self.waiting, self.warning_queue_size) and self.waiting > self.warning_queue_size
 
 
 class BlockedGroup(NamedTuple):
@@ -37,9 +45,10 @@ class BlockedGroup(NamedTuple):
     example: UUID  # the job that blocks its key the longest
 
 
-def queues(*, using: str) -> list[QueueNow]:
-    """All queues by name."""
-    return [QueueNow(*row) for row in in_transaction(using, partial(rows, using, sql.inspect.QUEUES))]
+def queues(since: datetime, *, using: str) -> list[QueueNow]:
+    """All queues by name. Up to ``MANY`` jobs of each that failed since then are counted."""
+    params = {"since": since, "most": MANY + 1}
+    return [QueueNow(*row) for row in in_transaction(using, partial(rows, using, sql.inspect.QUEUES, params))]
 
 
 def blocked_groups(queue: str | None = None, *, using: str) -> list[BlockedGroup]:
@@ -50,10 +59,3 @@ def blocked_groups(queue: str | None = None, *, using: str) -> list[BlockedGroup
     params = {"queue": queue, "keys": MANY + 1, "of_key": MOST_OF_KEY, "jobs": MOST_BEHIND}
     answer = in_transaction(using, partial(rows, using, sql.inspect.BLOCKED_GROUPS, params))
     return sorted((BlockedGroup(*row) for row in answer), key=lambda group: (-group.behind, group.since))
-
-
-def failed_since(since: datetime, queue: str | None = None, *, using: str) -> int:
-    """How many jobs failed for good since then, and were neither retried nor skipped: exact up to ``MANY``."""
-    params = {"queue": queue, "since": since, "most": MANY + 1}
-    answer = in_transaction(using, partial(rows, using, sql.inspect.FAILED_SINCE, params))
-    return sum(number for _, number in answer)
