@@ -18,7 +18,6 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Maintenance
 from ..services.inspect import minutes
 from ..statistics import percentile
 from .wording import UNKNOWN, duration, short_number
@@ -70,11 +69,15 @@ class Step:
     minutes: float = 1.0  # its length so far
 
 
-def steps_of(period: Period, queue: str | None, *, using: str, now: datetime | None = None) -> list[Step]:
-    """Every step of the period up to the last counted minute, including empty steps; of one queue, or of all."""
-    now = now or timezone.now()
+def steps_of(period: Period, queue: str | None, *, counted_until: datetime | None, using: str) -> list[Step]:
+    """Every step of the period up to the last counted minute, including empty steps; of one queue, or of all.
+
+    If maintenance has never counted or is late, they end now.
+    """
+    now = timezone.now()
     since = period.begin(now)
-    now = min(now, _counted_until(using))
+    if counted_until is not None and now - counted_until < LATE:
+        now = min(now, counted_until)
     steps: dict[datetime, Step] = {}
     number = int((now - since) / period.step) + 1
     for place in range(number):
@@ -88,13 +91,6 @@ def steps_of(period: Period, queue: str | None, *, using: str, now: datetime | N
             step.waiting, step.blocked = sums.waiting, sums.blocked
             step.waited, step.ran = sums.waited, sums.ran
     return list(steps.values())
-
-
-def _counted_until(using: str) -> datetime:
-    """Until when maintenance has counted; now, if it never has or is late."""
-    counted = Maintenance.objects.using(using).values_list("counted_until", flat=True).first()
-    now = timezone.now()
-    return counted if counted is not None and now - counted < LATE else now
 
 
 # ---------------------------------------------------------------------------------------------------------- the charts

@@ -31,10 +31,10 @@ from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
 from ..doctor.work import overdue_jobs, silent_workers, waiting_without_worker
 from ..models import Job, Report
-from ..services.inspect.backlog import MOST_RUNNING, first_fetchable, pulse, waiting
+from ..services.inspect.backlog import MOST_RUNNING, first_fetchable, pulse
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lists import by_index
-from ..services.inspect.overview import MOST_BEHIND, BlockedGroup, QueueNow, blocked_groups, queues
+from ..services.inspect.overview import MOST_BEHIND, BlockedGroup, QueueNow, blocked_groups, count_waiting, queues
 from .base import page_url
 from .charts import MINUTE, PERIODS, Period, Step, bounds_of, charts, spark, steps_of, table
 from .findings import UrlOf, url_of
@@ -122,8 +122,8 @@ def pulse_view(request: HttpRequest) -> HttpResponse:
     """A hash that changes when there is something new, how many jobs run, and the time. It is one statement."""
     if not may_look(request):
         raise PermissionDenied
-    mark, running = pulse(request.GET.get("queue") or None, using=job_database())
-    return JsonResponse({"pulse": mark, "running": many(running, MOST_RUNNING), "at": _clock(timezone.now())})
+    beat = pulse(request.GET.get("queue") or None, using=job_database())
+    return JsonResponse({"pulse": beat.mark, "running": many(beat.running, MOST_RUNNING), "at": _clock(timezone.now())})
 
 
 def figures_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
@@ -131,7 +131,7 @@ def figures_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     if not may_look(request):
         raise PermissionDenied
     using, period, queue = job_database(), _period(request), request.GET.get("queue", "")
-    drawn = charts(_steps(period, queue, using), period, queue)
+    drawn = charts(_steps(period, queue, pulse(using=using).counted_until, using), period, queue)
     context = {
         **site.each_context(request),
         "title": _("Figures of %s") % (queue or _("all queues")),
@@ -172,18 +172,18 @@ def _overview(request: HttpRequest, using: str, found: Callable[[str], list[Find
     letters = {each.name for each in known if each.is_dead_letter}
     groups = blocked_groups(queue or None, using=using)
     blocked = [group for group in groups if group.queue not in letters]
-    steps = _steps(period, queue, using)
-    mark, running = pulse(queue or None, using=using)
+    beat = pulse(queue or None, using=using)
+    steps = _steps(period, queue, beat.counted_until, using)
     items = _items(found(using), known, [group for group in groups if group.queue in letters], url)
     return {
         "at": _clock(timezone.now()),
-        "pulse": mark,
+        "pulse": beat.mark,
         "headline": headline(blocked, items, queue),
         "is_fine": not blocked and all(item.level == Level.NOTICE for item in items),
         "rows": _rows(blocked[:SHOWN], using, url),
         "more": max(0, len(blocked) - SHOWN),
         "items": items,
-        "tiles": _tiles(known, blocked, steps, period, begin, queue, running, using, url),
+        "tiles": _tiles(known, blocked, steps, period, begin, queue, beat.running, using, url),
         "charts": [(chart, chart.as_json(url("job_changelist"))) for chart in charts(steps, period, queue)],
         "report": Report.objects.using(using).defer("page").first(),
         "period": period,
@@ -210,13 +210,13 @@ def _query(**parameters: str) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
-def _steps(period: Period, queue: str, using: str) -> list[Step]:
+def _steps(period: Period, queue: str, counted_until: datetime | None, using: str) -> list[Step]:
     """The steps of the charts, from the cache for a while, because minutes are counted once a minute."""
     name = hashlib.sha256(repr((using, period.name, queue)).encode()).hexdigest()
     key = f"jobqueue-charts-{name}"
     steps: list[Step] | None = cache.get(key)
     if steps is None:
-        steps = steps_of(period, queue or None, using=using)
+        steps = steps_of(period, queue or None, counted_until=counted_until, using=using)
         cache.set(key, steps, KEPT_SECONDS[period.name])
     return steps
 
@@ -295,9 +295,7 @@ def _tiles(
         if name in open_queues and queue in ("", name)
     }
     oldest = max(could_run.values(), key=lambda job: job.seconds, default=None)
-    kinds = waiting([queue] if queue else None, most=MOST_WAITING + 1, using=using)
-    waits = sum(min(kind.number, MOST_WAITING) for kind in kinds)
-    is_capped = any(kind.number > MOST_WAITING for kind in kinds)
+    waits, is_capped = count_waiting(queue or None, most=MOST_WAITING, using=using)
     counted = steps[-1].at + steps[-1].minutes * MINUTE - begin if steps else period.span
     since, until = bounds_of(begin, counted)
     failed = sum(each.dead for each in known if queue in ("", each.name))

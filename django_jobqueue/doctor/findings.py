@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from ..engine.databases import execute, rows
+from ..engine.databases import rows
 from ..services.inspect.lists import by_index as planned_by_index
 from ..timings import OVERDUE_SECONDS
 
@@ -76,11 +76,10 @@ def findings_of(look: Look, using: str, limits: Limits, *, by_index: bool = Fals
     """
     try:
         with transaction.atomic(using=using):
-            before = rows(using, "SELECT current_setting('statement_timeout')")[0][0]
-            _set(using, "statement_timeout", LOOK_TIMEOUT)
+            before = rows(using, SWAP_TIMEOUT, [LOOK_TIMEOUT])[0][0]
             check = partial(_all, look, using, limits)
             findings = planned_by_index(check, using=using) if by_index else check()
-            _set(using, "statement_timeout", before)
+            rows(using, SWAP_TIMEOUT, [before])
     except DatabaseError as error:
         yield could_not_look(look.__name__.strip("_"), using, error)
     else:
@@ -118,10 +117,6 @@ def could_not_look(what: str, using: str, error: BaseException) -> Finding:
         {"look": what},
         using,
     )
-
-
-def _set(using: str, name: str, value: str) -> None:
-    execute(using, "SELECT set_config(%s, %s, true)", [name, value])
 
 
 def in_autocommit(using: str) -> bool:

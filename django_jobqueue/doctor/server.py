@@ -208,7 +208,7 @@ def _signs_of_a_pooler(using: str) -> dict[str, str]:
         token = uuid4().hex
         execute(using, "SELECT set_config('django_jobqueue.doctor', %s, false)", [token])
         query = "SELECT pg_backend_pid(), current_setting('django_jobqueue.doctor', true)"
-        answers = [rows(using, query)[0] for _ in range(5)]
+        answers = [rows(using, query)[0] for _ in range(3)]
         execute(using, "SELECT set_config('django_jobqueue.doctor', '', false)")
         pids |= {pid for pid, _ in answers}
         if len(pids) > 1 or any(kept != token for _, kept in answers):

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from django_jobqueue import services
 from django_jobqueue.admin.charts import PERIODS, charts, spark, steps_of
-from django_jobqueue.models import Job, Maintenance, Queue, QueueMinute, QueueSpan, Worker
+from django_jobqueue.models import Job, Queue, QueueMinute, QueueSpan, Worker
 from django_jobqueue.services.inspect.backlog import pulse
 from django_jobqueue.states import JobState
 from tests.admin.pages import job_url, read
@@ -254,9 +254,10 @@ def test_every_queue_can_be_chosen(boss, db):
 
 def test_a_chart_ends_where_counting_has_come_to(queue):
     counted = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=2)
-    Maintenance.objects.update_or_create(pk=Maintenance.ONLY, defaults={"counted_until": counted})
 
-    assert steps_of(PERIODS["1h"], queue.name, using="default")[-1].at == counted - timedelta(minutes=1)
+    steps = steps_of(PERIODS["1h"], queue.name, counted_until=counted, using="default")
+
+    assert steps[-1].at == counted - timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("period", (*PERIODS, "nonsense"))
@@ -272,7 +273,7 @@ def test_every_period_has_charts_and_a_table(boss, queue, period):
 
 
 def test_failures_and_blocked_keys_have_axes_of_their_own(queue):
-    drawn = charts(steps_of(PERIODS["1h"], None, using="default"), PERIODS["1h"])
+    drawn = charts(steps_of(PERIODS["1h"], None, counted_until=None, using="default"), PERIODS["1h"])
 
     own = {str(each.name) for chart in drawn for each in chart.series if each.has_own_axis}
     assert own == {"failed", "blocked keys"}
@@ -282,8 +283,8 @@ def test_charts_of_one_queue(boss, queue, fifo_queue):
     minute(queue, 3, completed=50)
     minute(fifo_queue, 3, completed=7)
 
-    one = steps_of(PERIODS["1h"], fifo_queue.name, using="default")
-    both = steps_of(PERIODS["1h"], None, using="default")
+    one = steps_of(PERIODS["1h"], fifo_queue.name, counted_until=None, using="default")
+    both = steps_of(PERIODS["1h"], None, counted_until=None, using="default")
 
     assert (sum(step.completed for step in one), sum(step.completed for step in both)) == (7, 57)
     assert boss.get(f"{OVERVIEW}?queue={fifo_queue.name}").status_code == 200
@@ -302,7 +303,7 @@ def test_steps_sum_spans_and_know_percentiles(queue):
             )
 
     for name in (queue.name, None):
-        steps = steps_of(PERIODS["24h"], name, using="default")
+        steps = steps_of(PERIODS["24h"], name, counted_until=None, using="default")
         filled = [step for step in steps if step.sent]
         assert [(step.sent, step.waiting) for step in filled] == [(40, 1), (40, 3), (40, 5)]
         waited = charts(steps, PERIODS["24h"])[2].series[0].values

@@ -151,7 +151,7 @@ SELECT
         FROM jobqueue_worker WHERE stopped_at IS NULL),
     (SELECT count(*) FROM jobqueue_schedule
         WHERE enabled AND next_at < {NOW} - %(overdue_seconds)s * interval '1 second'),
-    (SELECT counted_until::text FROM jobqueue_maintenance)
+    (SELECT counted_until FROM jobqueue_maintenance)
 """
 
 # The queues, what their minutes of the last hour say, how many jobs waited at the end of the last one, and how many

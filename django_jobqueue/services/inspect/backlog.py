@@ -74,6 +74,7 @@ class Pulse(NamedTuple):
 
     mark: str
     running: int
+    counted_until: datetime | None  # by maintenance
 
 
 def waiting(queues: Iterable[str] | None = None, *, most: int = MOST, using: str) -> list[Waiting]:
@@ -116,7 +117,7 @@ def pulse(queue: str | None = None, *, most: int = MOST_RUNNING, using: str) -> 
         "most": most,
     }
     [[(number, *rest)]] = at_once(using, [(sql.inspect.PULSE, params)])
-    return Pulse(hashlib.sha256(repr(rest).encode()).hexdigest()[:16], number)
+    return Pulse(hashlib.sha256(repr(rest).encode()).hexdigest()[:16], number, rest[-1])
 
 
 def _asked(using: str, statement: str, params: Any = None) -> Rows:

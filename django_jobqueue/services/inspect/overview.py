@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ...counting import MANY
-from ...engine import sql
+from ...engine import backlog, sql
 from ...engine.databases import rows
 from ...engine.transactions import in_transaction
 
@@ -31,7 +31,9 @@ class QueueNow(NamedTuple):
     @property
     def is_long(self) -> bool:
         """Whether more jobs wait than the backlog warning of the queue allows."""
-        return None not in (self.waiting, self.warning_queue_size) and self.waiting > self.warning_queue_size
+        if self.waiting is None or self.warning_queue_size is None:
+            return False
+        return self.waiting > self.warning_queue_size
 
 
 class BlockedGroup(NamedTuple):
@@ -59,3 +61,10 @@ def blocked_groups(queue: str | None = None, *, using: str) -> list[BlockedGroup
     params = {"queue": queue, "keys": MANY + 1, "of_key": MOST_OF_KEY, "jobs": MOST_BEHIND}
     answer = in_transaction(using, partial(rows, using, sql.inspect.BLOCKED_GROUPS, params))
     return sorted((BlockedGroup(*row) for row in answer), key=lambda group: (-group.behind, group.since))
+
+
+def count_waiting(queue: str | None = None, *, most: int, using: str) -> tuple[int, bool]:
+    """How many jobs wait, and whether there are more: up to ``most`` of each queue and kind are counted."""
+    found = backlog.count_waiting("''", None if queue is None else [queue], most + 1, using)
+    numbers = [number for *_, number in found]
+    return sum(min(number, most) for number in numbers), any(number > most for number in numbers)
