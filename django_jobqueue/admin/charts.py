@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -24,7 +24,7 @@ from .wording import UNKNOWN, duration, short_number
 
 MINUTE = timedelta(minutes=1)
 LATE = timedelta(minutes=5)
-FROM, TO = "2001-01-01T00:00:00", "2002-02-02T00:00:00"  # stand for the ends of a step in the links of a chart
+FROM, TO = "BEGIN-OF-STEP", "END-OF-STEP"  # stand for the ends of a step in the links of a chart
 
 
 @dataclass(frozen=True)
@@ -167,15 +167,25 @@ class Chart:
             }
             for each in self.series
         ]
-        return json.dumps(
-            {
-                "times": [int(at.timestamp()) for at in self.times],
-                "step": self.period.step.total_seconds(),
-                "zone": timezone.get_current_timezone_name(),
-                "series": series,
-            },
-            separators=(",", ":"),
-        )
+        return _compact({"series": series})
+
+
+def steps_as_json(steps: Sequence[Step], period: Period) -> str:
+    """What all charts of a page have in common."""
+    bounds = [bounds_of(step.at, period.step) for step in steps]
+    return _compact(
+        {
+            "times": [int(step.at.timestamp()) for step in steps],
+            "begins": [begin for begin, _ in bounds],
+            "ends": [end for _, end in bounds],
+            "step": period.step.total_seconds(),
+            "zone": timezone.get_current_timezone_name(),
+        }
+    )
+
+
+def _compact(document: dict[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 def spark(values: Iterable[float | None]) -> SafeString:
@@ -288,6 +298,10 @@ def table(charts: list[Chart]) -> list[tuple[str, list[Cell]]]:
 
 
 def bounds_of(begin: datetime, span: timedelta) -> tuple[str, str]:
-    """The ends of a step as filters of the list. Both are included: the second is the last moment before the next."""
-    last = begin + span - timedelta(microseconds=1)
-    return begin.astimezone(UTC).isoformat(), last.astimezone(UTC).isoformat()
+    """The ends of a step as the list of jobs has them in its filters: local times, and both included."""
+    return local(begin), local(begin + span - timedelta(milliseconds=1))
+
+
+def local(moment: datetime) -> str:
+    """A time as a filter of the list of jobs, to the millisecond."""
+    return timezone.localtime(moment).replace(tzinfo=None).isoformat(timespec="milliseconds")

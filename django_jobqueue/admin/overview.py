@@ -36,7 +36,7 @@ from ..services.inspect.jobs import job_database
 from ..services.inspect.lists import by_index
 from ..services.inspect.overview import MOST_BEHIND, BlockedGroup, QueueNow, blocked_groups, count_waiting, queues
 from .base import page_url
-from .charts import MINUTE, PERIODS, Period, Step, bounds_of, charts, spark, steps_of, table
+from .charts import MINUTE, PERIODS, Period, Step, bounds_of, charts, local, spark, steps_as_json, steps_of, table
 from .findings import UrlOf, url_of
 from .wording import duration, many, one_line
 
@@ -184,6 +184,7 @@ def _overview(request: HttpRequest, using: str, found: Callable[[str], list[Find
         "more": max(0, len(blocked) - SHOWN),
         "items": items,
         "tiles": _tiles(known, blocked, steps, period, begin, queue, beat.running, using, url),
+        "steps": steps_as_json(steps, period),
         "charts": [(chart, chart.as_json(url("job_changelist"))) for chart in charts(steps, period, queue)],
         "report": Report.objects.using(using).defer("page").first(),
         "period": period,
@@ -387,7 +388,7 @@ def _item_of(finding: Finding, letters: set[str], url: UrlOf) -> AttentionItem:
 
 def _failing(known: Iterable[QueueNow], url: UrlOf) -> list[AttentionItem]:
     """Queues in which at least as many jobs failed for good as completed."""
-    since = (timezone.now() - timedelta(hours=1)).isoformat(timespec="seconds")
+    since = local(timezone.now() - timedelta(hours=1))
     return [
         AttentionItem(
             Level.ERROR.value,

@@ -3,7 +3,7 @@
 "use strict";
 {
     const HEIGHT = 190, FONT = "11px system-ui, sans-serif";
-    const FROM = encodeURIComponent("2001-01-01T00:00:00"), TO = encodeURIComponent("2002-02-02T00:00:00");
+    const FROM = "BEGIN-OF-STEP", TO = "END-OF-STEP"; // in the links of the lines
     const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
     const numbers = new Intl.NumberFormat("en", {maximumSignificantDigits: 3});
     const whole = new Intl.NumberFormat("en", {maximumFractionDigits: 0});
@@ -28,12 +28,10 @@
         }
     };
     const HOUR = {hour: "2-digit", minute: "2-digit"}, DAY = {day: "numeric", month: "short"};
-    const color = element => getComputedStyle(element).color;
 
     const options = (plot, spec) => {
         const figure = plot.closest("figure");
-        const quiet = color(figure.querySelector(".jq-legend"));
-        const grid = getComputedStyle(figure.querySelector(".jq-grid-color") || figure).borderTopColor;
+        const {color: quiet, borderTopColor: grid} = getComputedStyle(figure.querySelector(".jq-legend"));
         const keys = [...figure.querySelectorAll(".jq-key")].map(key => getComputedStyle(key).backgroundColor);
         const span = spec.step * spec.times.length;
         const times = clock(spec, span > 2 * 86400 ? DAY : HOUR);
@@ -96,19 +94,21 @@
                 : Math.abs(u.valToPos(series.values[idx], series.right ? "right" : "left") - top)}))
             .reduce((best, each) => each.far < best.far ? each : best);
         if (near.far === Infinity) return;
-        const begin = spec.times[idx] * 1000;
-        const iso = ms => encodeURIComponent(new Date(ms).toISOString());
-        window.location.href = near.series.link.replace(FROM, iso(begin)).replace(TO, iso(begin + spec.step * 1000 - 1));
+        const {begins, ends} = spec;
+        window.location.href = near.series.link
+            .replace(FROM, encodeURIComponent(begins[idx])).replace(TO, encodeURIComponent(ends[idx]));
     };
 
+    const source = plot => plot.closest("[data-jq-steps]").dataset.jqSteps + plot.dataset.jqChart;
     const draw = plot => {
-        const spec = JSON.parse(plot.dataset.jqChart);
+        const steps = JSON.parse(plot.closest("[data-jq-steps]").dataset.jqSteps);
+        const spec = {...steps, ...JSON.parse(plot.dataset.jqChart)};
         const data = [spec.times, ...spec.series.map(series => series.values)];
         if (!spec.times.length) return;
         if (plot.jq) plot.jq.u.destroy();
         plot.replaceChildren();
         plot.classList.add("jq-drawn");
-        plot.jq = {spec, source: plot.dataset.jqChart};
+        plot.jq = {spec, source: source(plot)};
         plot.jq.u = new uPlot(options(plot, spec), data, plot);
         plot.jq.u.over.addEventListener("click", () => open(plot));
         readOut(plot, null);
@@ -116,7 +116,7 @@
     const all = () => document.querySelectorAll("[data-jq-chart]");
     const again = () => all().forEach(draw);
     const changed = () => all().forEach(plot => {
-        if (plot.jq?.source !== plot.dataset.jqChart) draw(plot);
+        if (plot.jq?.source !== source(plot)) draw(plot);
         else readOut(plot, plot.jq.u.cursor.idx);
     });
 

@@ -4,8 +4,8 @@
 "use strict";
 {
     const PULSE_MS = 3000, LONGEST_MS = 60000; // between two questions: usually, and after many failures
-    const DRAW_MS = 10000; // at most so often is the page drawn again,
-    const OLDEST_MS = 60000; // and at least so often, because ages and waiting jobs change without a pulse
+    const DRAW_MS = 5000, REST = 20; // at most so often is the page drawn again, and for a 20th of the time,
+    const OLDEST_MS = 60000; // but at least so often, because ages and waiting jobs change without a pulse
     const PATIENCE_MS = 8000; // for an answer
     const SILENT_MS = 15000; // without an answer (the computer slept), the figures are not called live any more
 
@@ -63,7 +63,7 @@
             this.note = root.querySelector("[data-jq-stale]");
             this.at = this.text.dataset.jqAt; // when the server last answered, by its clock
             this.heard = this.drawn = Date.now();
-            this.failures = 0;
+            this.failures = this.took = 0;
             this.isStale = this.isAsking = false;
             this.timer = 0;
             this.note.querySelector("[data-jq-try]").addEventListener("click", () => this.turn());
@@ -115,12 +115,14 @@
             const query = window.location.search;
             const beat = await (await ask(this.root.dataset.jqPulseUrl + query, "application/json")).json();
             const age = Date.now() - this.drawn;
-            const isNew = beat.pulse !== this.mark && age >= DRAW_MS;
+            const isNew = beat.pulse !== this.mark && age >= Math.max(DRAW_MS, REST * this.took);
             if (this.isStale || isNew || age >= OLDEST_MS) {
+                const begun = Date.now();
                 const text = await (await ask(this.root.dataset.jqBodyUrl + query, "text/html")).text();
                 const fresh = new DOMParser().parseFromString(`<div>${text}</div>`, "text/html").body.firstChild;
                 update(this.body.firstElementChild, fresh.firstElementChild);
                 this.drawn = Date.now();
+                this.took = this.drawn - begun;
                 window.dispatchEvent(new Event("jq-drawn"));
             }
             this.heard = Date.now();
@@ -147,7 +149,6 @@
             if (shown.textContent !== said) shown.textContent = said;
             this.text.textContent = this.at;
             this.note.querySelector("[data-jq-login]").classList.toggle("hidden", this.how !== "ended");
-            this.note.querySelector("[data-jq-try]").classList.toggle("hidden", this.how === "ended");
         }
     }
 
