@@ -104,7 +104,7 @@ FROM jobqueue_queue q CROSS JOIN LATERAL (
     GROUP BY state) d
 """
 # The first job of each priority, by skipping from one priority to the next in the index. On ordered queues, a job that
-# was sent behind a blocking one is fetchable until a fetch has held it, so it is passed over here.
+# was sent behind a blocking one is fetchable until a fetch has held it, so it is skipped here.
 _FIRST_OF_PRIORITY = (
     "SELECT f.priority, f.id, GREATEST(f.created_at, f.start_after) AS since FROM ("
     "SELECT id, priority, position, created_at, start_after, singleton_key FROM jobqueue_job"

@@ -83,7 +83,7 @@ _HISTOGRAMS = ", ".join(
 )
 _SPAN = f"interval '{SPAN.total_seconds():.0f} seconds'"
 _BEGIN = f"date_bin({_SPAN}, {{}}, 'epoch')"
-# What waits and what is blocked is not added up over time: the depth of a step is that of its highest minute.
+# Waiting jobs and blocked keys are not added up over time: those of a step are those of its highest minute.
 _AT_ONCE = "sum(waiting)::bigint AS waiting, sum(blocked_keys)::bigint AS blocked_keys"
 _DEPTHS = "max(waiting) AS waiting, max(blocked_keys) AS blocked_keys"
 
