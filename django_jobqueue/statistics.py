@@ -16,6 +16,7 @@ BOUNDS = tuple(2**n / 1000 for n in range(31))  # in seconds: where each bucket 
 COUNTERS = ("sent", "started", "completed", "failed", "retried")
 HISTOGRAMS = ("waited", "ran")
 CATCH_UP = timedelta(hours=1)  # older minutes are not counted any more
+SPAN = timedelta(minutes=10)  # minutes are also summed up to spans, which charts of more than an hour read
 
 Histogram = Sequence[int]
 

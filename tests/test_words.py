@@ -61,6 +61,7 @@ def tracked() -> list[str]:
         if Path(name).suffix in READ_BY_PEOPLE
         and (ROOT / name).is_file()
         and "__pycache__" not in name
+        and "/vendor/" not in name  # written by others
         and "_build" not in name
     ]
 

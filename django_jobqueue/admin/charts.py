@@ -1,43 +1,54 @@
-"""SVG charts of the statistics per queue and minute; each has a table with the same numbers."""
+"""Charts of the statistics: four for the first page, drawn in the browser by uPlot, and the same numbers as a table.
+
+Without JavaScript each chart is a still picture. A click on a chart opens the jobs of that step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Maintenance
 from ..services.inspect import minutes
 from ..statistics import percentile
-from .wording import duration
+from .wording import UNKNOWN, duration, short_number
 
-WIDTH, HEIGHT = 460, 150
-LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 22
 MINUTE = timedelta(minutes=1)
 LATE = timedelta(minutes=5)
+FROM, TO = "BEGIN-OF-STEP", "END-OF-STEP"  # stand for the ends of a step in the links of a chart
 
 
 @dataclass(frozen=True)
 class Period:
     name: str
-    label: object
+    label: Any
     span: timedelta
-    step: timedelta
-    clock: str  # the format of times on the axis
+    step: timedelta  # longer ones are whole spans of the statistics
+    clock: str  # the format of times
+
+    def begin(self, now: datetime) -> datetime:
+        """The beginning of the step in which the period begins."""
+        seconds = self.step.total_seconds()
+        return datetime.fromtimestamp((now - self.span).timestamp() // seconds * seconds, tz=now.tzinfo)
 
 
 PERIODS = {
     period.name: period
     for period in (
         Period("1h", _("1 hour"), timedelta(hours=1), timedelta(minutes=1), "H:i"),
+        Period("6h", _("6 hours"), timedelta(hours=6), timedelta(minutes=10), "H:i"),
         Period("24h", _("24 hours"), timedelta(hours=24), timedelta(minutes=20), "H:i"),
-        Period("7d", _("7 days"), timedelta(days=7), timedelta(hours=3), "D H:i"),
+        Period("7d", _("7 days"), timedelta(days=7), timedelta(hours=2), "D H:i"),
+        Period("30d", _("30 days"), timedelta(days=30), timedelta(hours=6), "M j H:i"),
     )
 }
 
@@ -58,211 +69,239 @@ class Step:
     minutes: float = 1.0  # its length so far
 
 
-def steps_of(period: Period, queues: Sequence[str], *, using: str, now: datetime | None = None) -> list[Step]:
-    """Every step of the period up to the last counted minute, including empty steps."""
-    now = min(now or timezone.now(), _counted_until(using))
-    since = _floor(now - period.span, period.step)
+def steps_of(period: Period, queue: str | None, *, counted_until: datetime | None, using: str) -> list[Step]:
+    """Every step of the period up to the last counted minute, including empty steps; of one queue, or of all.
+
+    If maintenance has never counted or is late, they end now.
+    """
+    now = timezone.now()
+    since = period.begin(now)
+    if counted_until is not None and now - counted_until < LATE:
+        now = min(now, counted_until)
     steps: dict[datetime, Step] = {}
     number = int((now - since) / period.step) + 1
     for place in range(number):
         at = since + place * period.step
         if at + MINUTE <= now:  # the current minute is not counted yet
             steps[at] = Step(at, minutes=min(period.step, now - at) / MINUTE)
-    for sums in minutes.sums(queues, since=since, step=period.step, using=using):
+    for sums in minutes.steps(queue, since=since, step=period.step, using=using):
         if sums.at in steps:
             step = steps[sums.at]
             step.sent, step.completed, step.failed, step.retried = sums.sent, sums.completed, sums.failed, sums.retried
             step.waiting, step.blocked = sums.waiting, sums.blocked
-    for times in minutes.times(queues, since=since, step=period.step, using=using):
-        if times.at in steps:
-            steps[times.at].waited, steps[times.at].ran = times.waited, times.ran
+            step.waited, step.ran = sums.waited, sums.ran
     return list(steps.values())
 
 
-def _counted_until(using: str) -> datetime:
-    """Until when maintenance has counted; now, if it never has or is late."""
-    counted = Maintenance.objects.using(using).values_list("counted_until", flat=True).first()
-    now = timezone.now()
-    return counted if counted is not None and now - counted < LATE else now
-
-
-def _floor(moment: datetime, step: timedelta) -> datetime:
-    seconds = step.total_seconds()
-    return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, tz=moment.tzinfo)
-
-
-# ------------------------------------------------------------------------------------------------------------ drawing
+# ---------------------------------------------------------------------------------------------------------- the charts
 
 
 @dataclass(frozen=True)
 class Series:
-    name: object
+    """One line of a chart. ``jobs`` are the filters of the list that a click on it opens."""
+
+    name: Any
     kind: str  # a class of the style sheet
+    unit: str
     values: list[float | None]
+    jobs: dict[str, str]
+    time: str  # the column by which its jobs are in a step
+    has_own_axis: bool = False  # on the right
+
+    def text(self, value: float | None) -> str:
+        if value is None:
+            return UNKNOWN
+        return duration(value) if self.unit == "s" else f"{short_number(value)}{self.unit}"
+
+    @property
+    def latest(self) -> str:
+        return self.text(next((value for value in reversed(self.values) if value is not None), None))
+
+    @property
+    def highest(self) -> str:
+        return self.text(max((value for value in self.values if value is not None), default=None))
+
+    def query(self, begin: str, end: str) -> str:
+        return urlencode({**self.jobs, f"{self.time}__range__gte": begin, f"{self.time}__range__lte": end})
 
 
 @dataclass(frozen=True)
 class Chart:
-    title: object
+    name: str
+    title: Any
     series: list[Series]
     times: list[datetime]
     period: Period
-    text: Callable[[float], str]
-
-    @property
-    def top(self) -> float:
-        return nice(max((value or 0.0 for series in self.series for value in series.values), default=0.0))
-
-    @property
-    def svg(self) -> SafeString:
-        """Axes with three lines and four times, and a line for each series, with gaps where values are missing."""
-        top = self.top
-        lines = format_html_join(
-            "",
-            '<line class="jq-grid" x1="{}" x2="{}" y1="{}" y2="{}"></line>'
-            '<text class="jq-axis" x="{}" y="{}" text-anchor="end">{}</text>',
-            (
-                (LEFT, WIDTH - RIGHT, y := self._y(top * share, top), y, LEFT - 5, y + 4, self.text(top * share))
-                for share in (0.0, 0.5, 1.0)
-            ),
-        )
-        last = len(self.times) - 1
-        marks = [round(last * share) for share in (0.0, 1 / 3, 2 / 3, 1.0)] if last > 0 else []
-        anchors = ("start", "middle", "middle", "end")
-        times = format_html_join(
-            "",
-            '<text class="jq-axis" x="{}" y="{}" text-anchor="{}">{}</text>',
-            (
-                (f"{self._x(mark):.1f}", HEIGHT - 6, anchor, self._time(self.times[mark]))
-                for mark, anchor in zip(marks, anchors, strict=False)
-            ),
-        )
-        paths = format_html_join(
-            "",
-            '<path class="jq-line jq-{}" d="{}"></path>',
-            ((series.kind, self._path(series.values)) for series in self.series),
-        )
-        return format_html(
-            '<svg class="jq-chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}</svg>',
-            WIDTH,
-            HEIGHT,
-            f"{self.title}: {self.summary}",
-            lines,
-            times,
-            paths,
-        )
 
     @property
     def summary(self) -> str:
-        """The latest known value of each series."""
-        return ", ".join(f"{series.name} {self.latest(series)}" for series in self.series)
-
-    def latest(self, series: Series) -> str:
-        known = [value for value in series.values if value is not None]
-        return self.text(known[-1]) if known else "–"  # noqa: RUF001
+        """The latest and the highest value of each series, for screen readers."""
+        return "; ".join(
+            _("%(name)s: now %(latest)s, at most %(highest)s")
+            % {"name": each.name, "latest": each.latest, "highest": each.highest}
+            for each in self.series
+        )
 
     @property
-    def table(self) -> list[tuple[str, list[str]]]:
-        """The numbers of the chart, for screen readers too."""
-        return [
-            (
-                self._time(at),
-                ["–" if (value := series.values[place]) is None else self.text(value) for series in self.series],  # noqa: RUF001
-            )
-            for place, at in enumerate(self.times)
+    def picture(self) -> SafeString:
+        """The lines without axes; each axis has its own scale."""
+        tops = {False: 0.0, True: 0.0}
+        for each in self.series:
+            tops[each.has_own_axis] = max(tops[each.has_own_axis], *(value or 0.0 for value in each.values), 0.0)
+        lines = ((each.kind, _path(each.values, tops[each.has_own_axis])) for each in self.series)
+        return format_html(
+            '<svg class="jq-chart" viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true">{}</svg>',
+            format_html_join("", '<path class="jq-line jq-{}" d="{}"></path>', lines),
+        )
+
+    def as_json(self, jobs_url: str) -> str:
+        """What the browser draws."""
+        series = [
+            {
+                "name": str(each.name),
+                "kind": each.kind,
+                "unit": each.unit,
+                "values": [None if value is None else round(value, 4) for value in each.values],
+                "right": each.has_own_axis,
+                "link": f"{jobs_url}?{each.query(FROM, TO)}",
+            }
+            for each in self.series
         ]
-
-    def _x(self, place: int) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * place / max(1, len(self.times) - 1)
-
-    def _y(self, value: float, top: float) -> float:
-        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top, 1)
-
-    def _path(self, values: list[float | None]) -> str:
-        parts, draws, top = [], False, self.top
-        for place, value in enumerate(values):
-            if value is None:
-                draws = False
-                continue
-            parts.append(f"{'L' if draws else 'M'}{self._x(place):.1f} {self._y(value, top)}")
-            if not draws:
-                parts.append("h0.1")  # so that a single point is visible
-            draws = True
-        return " ".join(parts)
-
-    def _time(self, at: datetime) -> str:
-        return date_format(timezone.localtime(at), self.period.clock)
+        return _compact({"series": series})
 
 
-def nice(value: float) -> float:
-    """A round number that is not less than ``value``, for the top of an axis."""
-    if value <= 0:
-        return 1.0
-    size = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 1.0
-    while size > value:
-        size /= 10
-    for factor in (1, 2, 2.5, 4, 5, 10):
-        if size * factor >= value:
-            return size * factor
-    return size * 10
+def steps_as_json(steps: Sequence[Step], period: Period) -> str:
+    """What all charts of a page have in common."""
+    bounds = [bounds_of(step.at, period.step) for step in steps]
+    return _compact(
+        {
+            "times": [int(step.at.timestamp()) for step in steps],
+            "begins": [begin for begin, _ in bounds],
+            "ends": [end for _, end in bounds],
+            "step": period.step.total_seconds(),
+            "zone": timezone.get_current_timezone_name(),
+        }
+    )
 
 
-def count_text(value: float) -> str:
-    """``950``, ``1.5k``, ``2M``."""
-    for size, unit in ((1_000_000, "M"), (1_000, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+def _compact(document: dict[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
-def charts(steps: list[Step], period: Period) -> list[Chart]:
+def spark(values: Iterable[float | None]) -> SafeString:
+    """A small line without axes, beside a figure that says the number."""
+    known = list(values)
+    path = _path(known, max((value or 0.0 for value in known), default=0.0))
+    return format_html(
+        '<svg class="jq-spark" viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true">'
+        '<path class="jq-line" d="{}"></path></svg>',
+        path,
+    )
+
+
+def _path(values: Sequence[float | None], top: float) -> str:
+    """The line through these values, with gaps where they are not known."""
+    parts, draws = [], False
+    for place, value in enumerate(values):
+        if value is None:
+            draws = False
+            continue
+        x, y = 100 * place / max(1, len(values) - 1), 29 - 28 * value / (top or 1.0)
+        parts.append(f"{'L' if draws else 'M'}{x:.1f} {y:.1f}")
+        if not draws:
+            parts.append("h0.1")  # so that a single point is visible
+        draws = True
+    return " ".join(parts)
+
+
+def charts(steps: list[Step], period: Period, queue: str = "") -> list[Chart]:
     """Throughput, depth, waiting times and run times."""
     times = [step.at for step in steps]
+    of_queue = {"queue": queue} if queue else {}
+    dead = {**of_queue, "state": "dead"}
 
     def rate(name: str) -> list[float | None]:
         return [getattr(step, name) / step.minutes for step in steps]
 
+    def number(name: str) -> list[float | None]:
+        return [None if (value := getattr(step, name)) is None else float(value) for step in steps]
+
     def share(name: str, part: float) -> list[float | None]:
         return [percentile(getattr(step, name), part) for step in steps]
 
+    completed = {**of_queue, "state": "completed"}
+    ended = {**of_queue, "state": "finished"}
     return [
         Chart(
+            "throughput",
             _("Jobs per minute"),
             [
-                Series(_("sent"), "sent", rate("sent")),
-                Series(_("completed"), "completed", rate("completed")),
-                Series(_("failed"), "failed", rate("failed")),
+                Series(_("sent"), "sent", "/min", rate("sent"), of_queue, "created_at"),
+                Series(_("completed"), "completed", "/min", rate("completed"), completed, "finalized_at"),
+                Series(_("failed"), "failed", "/min", rate("failed"), dead, "finalized_at", has_own_axis=True),
             ],
             times,
             period,
-            count_text,
         ),
         Chart(
+            "depth",
             _("Waiting jobs and blocked keys"),
             [
-                Series(_("waiting"), "waiting", [_number(step.waiting) for step in steps]),
-                Series(_("blocked keys"), "failed", [_number(step.blocked) for step in steps]),
+                Series(_("waiting"), "waiting", "", number("waiting"), of_queue, "created_at"),
+                Series(_("blocked keys"), "failed", "", number("blocked"), dead, "finalized_at", has_own_axis=True),
             ],
             times,
             period,
-            count_text,
         ),
         Chart(
+            "waited",
             _("Waiting time before the first attempt"),
-            [Series("p50", "sent", share("waited", 0.5)), Series("p95", "waiting", share("waited", 0.95))],
+            [
+                Series("p50", "sent", "s", share("waited", 0.5), of_queue, "started_at"),
+                Series("p95", "waiting", "s", share("waited", 0.95), of_queue, "started_at"),
+            ],
             times,
             period,
-            duration,
         ),
         Chart(
+            "ran",
             _("Duration of attempts"),
-            [Series("p50", "sent", share("ran", 0.5)), Series("p95", "waiting", share("ran", 0.95))],
+            [
+                Series("p50", "sent", "s", share("ran", 0.5), ended, "finalized_at"),
+                Series("p95", "waiting", "s", share("ran", 0.95), ended, "finalized_at"),
+            ],
             times,
             period,
-            duration,
         ),
     ]
 
 
-def _number(value: object) -> float | None:
-    return None if value is None else float(str(value))
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    query: str  # of the list of its jobs; empty if there are none
+
+
+def table(charts: list[Chart]) -> list[tuple[str, list[Cell]]]:
+    """The numbers of these charts: a row for each step, the latest first."""
+    rows = []
+    period, times = charts[0].period, charts[0].times
+    for place in reversed(range(len(times))):
+        begin, end = bounds_of(times[place], period.step)
+        cells = [
+            Cell(each.text(each.values[place]), each.query(begin, end) if each.values[place] else "")
+            for chart in charts
+            for each in chart.series
+        ]
+        rows.append((date_format(timezone.localtime(times[place]), period.clock), cells))
+    return rows
+
+
+def bounds_of(begin: datetime, span: timedelta) -> tuple[str, str]:
+    """The ends of a step as the list of jobs has them in its filters: local times, and both included."""
+    return local(begin), local(begin + span - timedelta(milliseconds=1))
+
+
+def local(moment: datetime) -> str:
+    """A time as a filter of the list of jobs, to the millisecond."""
+    return timezone.localtime(moment).replace(tzinfo=None).isoformat(timespec="milliseconds")

@@ -13,20 +13,25 @@ from .. import doctor
 from ..models import Maintenance
 from ..services.inspect.jobs import job_database
 from .base import JobQueueAdmin
+from .findings import url_of
 
 
 @admin.register(Maintenance)
 class HealthAdmin(JobQueueAdmin):
+    class Media:
+        js = ["jobqueue/copy.js"]
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
         using = job_database()
+        found = doctor.examine(using=using, thorough=False)  # a page creates no tables
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "media": self.media,
             "title": str(self.opts.verbose_name_plural).capitalize(),
-            "findings": doctor.examine(using=using),
+            "findings": [(finding, url_of(finding, self.url)) for finding in found],
             "maintenance": Maintenance.objects.using(using).filter(pk=Maintenance.ONLY).first(),
         }
         return TemplateResponse(request, "admin/jobqueue/health.html", context)

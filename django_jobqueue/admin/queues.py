@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -30,7 +31,7 @@ from ..services.inspect.jobs import job_database
 from ..services.queues import FIXED
 from .base import JobQueueAdmin, ReasonActionForm, reason_field
 from .figures import Figures, figures_of
-from .overview import overview_view, pulse_view
+from .overview import figures_view, overview_view, pulse_view
 from .wording import duration, time_tag
 
 SENTENCES = {
@@ -151,6 +152,7 @@ class QueueAdmin(JobQueueAdmin):
         return [
             path("overview/", wrap(overview_view), name="jobqueue_overview"),
             path("pulse/", wrap(pulse_view), name="jobqueue_pulse"),
+            path("figures/", wrap(partial(figures_view, site=self.admin_site)), name="jobqueue_figures"),
             path("<path:name>/pause/", wrap(require_POST(self.pause_view)), name="jobqueue_queue_pause"),
             path("<path:name>/resume/", wrap(require_POST(self.resume_view)), name="jobqueue_queue_resume"),
             *super().get_urls(),

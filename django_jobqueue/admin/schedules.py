@@ -89,6 +89,10 @@ class ScheduleAdmin(JobQueueAdmin):
     fields = ("name", *FORM)
     change_form_template = "admin/jobqueue/schedule/form.html"
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """With the queues of all schedules, which :attr:`Schedule.problem` needs, by one statement."""
+        return super().get_queryset(request).prefetch_related("queue")
+
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         permissions = ("jobqueue.view_schedule", "jobqueue.change_schedule", "jobqueue.view_job")
         return any(map(request.user.has_perm, permissions))

@@ -15,6 +15,7 @@ from ..displayed import shown_summary
 from ..models import Job
 from ..states import JobState
 
+UNKNOWN = "–"  # noqa: RUF001  # a dash
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -65,9 +66,19 @@ def _label(state: str) -> str:
     return str(JobState(state).label) if state in JobState.values else state
 
 
-def many(number: int) -> str:
-    """A count that stopped at ``MANY``."""
-    return f"{MANY:,}+" if number > MANY else f"{number:,}"
+def many(number: int, most: int = MANY) -> str:
+    """A count that stopped at ``most``."""
+    return f"{most:,}+" if number > most else f"{number:,}"
+
+
+def short_number(value: float) -> str:
+    """``0.25``, ``7.5``, ``950``, ``1,500``: a number in three digits, or all digits before the point."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def one_line(job: Job, length: int = 300) -> str:
+    """Why a job failed, in one line; its state, if its error is empty."""
+    return error_line(job, length) or job.get_state_display()
 
 
 def error_line(job: Job, length: int = 120) -> str:

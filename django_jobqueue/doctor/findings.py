@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -10,11 +10,12 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from ..engine.databases import execute, rows
+from ..engine.databases import rows
 from ..services.inspect.lists import by_index as planned_by_index
 from ..timings import OVERDUE_SECONDS
 
 LOOK_TIMEOUT = "10s"
+SWAP_TIMEOUT = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
 
 
 class Level(StrEnum):
@@ -75,11 +76,10 @@ def findings_of(look: Look, using: str, limits: Limits, *, by_index: bool = Fals
     """
     try:
         with transaction.atomic(using=using):
-            before = rows(using, "SELECT current_setting('statement_timeout')")[0][0]
-            _set(using, "statement_timeout", LOOK_TIMEOUT)
+            before = rows(using, SWAP_TIMEOUT, [LOOK_TIMEOUT])[0][0]
             check = partial(_all, look, using, limits)
             findings = planned_by_index(check, using=using) if by_index else check()
-            _set(using, "statement_timeout", before)
+            rows(using, SWAP_TIMEOUT, [before])
     except DatabaseError as error:
         yield could_not_look(look.__name__.strip("_"), using, error)
     else:
@@ -88,6 +88,22 @@ def findings_of(look: Look, using: str, limits: Limits, *, by_index: bool = Fals
 
 def _all(look: Look, using: str, limits: Limits) -> list[Finding]:
     return list(look(using, limits))
+
+
+def findings_of_all(looks: Sequence[Look], using: str, limits: Limits, *, by_index: bool = False) -> list[Finding]:
+    """The findings of several checks, in one transaction; if one fails, each is made again in its own."""
+
+    def check() -> list[Finding]:
+        return [finding for look in looks for finding in look(using, limits)]
+
+    try:
+        with transaction.atomic(using=using):
+            before = rows(using, SWAP_TIMEOUT, [LOOK_TIMEOUT])[0][0]
+            findings = planned_by_index(check, using=using) if by_index else check()
+            rows(using, SWAP_TIMEOUT, [before])
+    except DatabaseError:
+        return [finding for look in looks for finding in findings_of(look, using, limits, by_index=by_index)]
+    return findings
 
 
 def could_not_look(what: str, using: str, error: BaseException) -> Finding:
@@ -101,10 +117,6 @@ def could_not_look(what: str, using: str, error: BaseException) -> Finding:
         {"look": what},
         using,
     )
-
-
-def _set(using: str, name: str, value: str) -> None:
-    execute(using, "SELECT set_config(%s, %s, true)", [name, value])
 
 
 def in_autocommit(using: str) -> bool:

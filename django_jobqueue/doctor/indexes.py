@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from django.apps import apps
@@ -53,17 +54,20 @@ def our_models() -> list[type[models.Model]]:
 
 def declared_indexes(using: str) -> list[Declared]:
     """The indexes as Django would create them."""
+    return [index for model in our_models() for index in _declared_of(model, using)]
+
+
+@cache  # Django asks the server about collations
+def _declared_of(model: type[models.Model], using: str) -> list[Declared]:
     declared = []
     editor: Any = connections[using].schema_editor(collect_sql=True)
-    for model in our_models():
-        statements = [statement for statement in editor._model_indexes_sql(model) if statement is not None]
-        for constraint in model._meta.constraints:
-            if isinstance(constraint, UniqueConstraint) and constraint.condition is not None:
-                statements.append(constraint.create_sql(model, editor))
-            elif isinstance(constraint, UniqueConstraint):
-                declared.append(_plain_unique(model, constraint))
-        declared += [_parsed(str(statement)) for statement in statements]
-    return declared
+    statements = [statement for statement in editor._model_indexes_sql(model) if statement is not None]
+    for constraint in model._meta.constraints:
+        if isinstance(constraint, UniqueConstraint) and constraint.condition is not None:
+            statements.append(constraint.create_sql(model, editor))
+        elif isinstance(constraint, UniqueConstraint):
+            declared.append(_plain_unique(model, constraint))
+    return declared + [_parsed(str(statement)) for statement in statements]
 
 
 def _parsed(sql: str) -> Declared:
@@ -77,7 +81,8 @@ def _plain_unique(model: type[models.Model], constraint: UniqueConstraint) -> De
     columns = ", ".join(f'"{model._meta.get_field(name).column}"' for name in constraint.fields)  # type: ignore[union-attr]
     table = model._meta.db_table
     makes = f'ALTER TABLE "{table}" ADD CONSTRAINT "{constraint.name}" UNIQUE USING INDEX "{constraint.name}"'
-    return Declared(constraint.name, table, True, f"({columns})", makes)
+    rest = f"({columns}){'' if constraint.nulls_distinct is not False else ' NULLS NOT DISTINCT'}"
+    return Declared(constraint.name, table, True, rest, makes)
 
 
 # -------------------------------------------------------------------------------------------------- existing indexes
@@ -335,6 +340,3 @@ def _other(using: str, declared_index: Declared, existing: str, expected: str) -
         using,
         sql=tuple(sql),
     )
-
-
-LOOKS = (indexes, index_definitions)

@@ -91,7 +91,8 @@ TABLES = """
 SELECT c.oid::regclass::text, pg_stat_get_live_tuples(c.oid), pg_stat_get_dead_tuples(c.oid),
     GREATEST(pg_stat_get_last_autovacuum_time(c.oid), pg_stat_get_last_vacuum_time(c.oid)),
     current_setting('autovacuum')::bool AND COALESCE((SELECT option_value::bool FROM pg_options_to_table(c.reloptions)
-        WHERE option_name = 'autovacuum_enabled'), true)
+        WHERE option_name = 'autovacuum_enabled'), true),
+    current_setting('autovacuum')::bool
 FROM pg_class c
 WHERE c.relkind = 'r' AND (c.oid = ANY(%s::regclass[])
     OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'jobqueue_job'::regclass))
@@ -100,7 +101,7 @@ ORDER BY 3 DESC
 
 
 def dead_rows(using: str, limits: Limits) -> Iterator[Finding]:
-    for table, live, dead, vacuumed, is_on in rows(using, TABLES, [_tables()]):
+    for table, live, dead, vacuumed, is_on, is_on_for_others in rows(using, TABLES, [_tables()]):
         facts = {"table": table, "live_rows": live, "dead_rows": dead, "last_vacuum": vacuumed}
         if dead >= limits.dead_rows and dead >= limits.dead_share * live:
             when = "never" if vacuumed is None else f"last at {vacuumed:%Y-%m-%d %H:%M:%S %Z}"
@@ -116,11 +117,10 @@ def dead_rows(using: str, limits: Limits) -> Iterator[Finding]:
                 sql=(f"VACUUM (ANALYZE) {table}",),
             )
         if not is_on:
-            yield _autovacuum_off(using, table, facts)
+            yield _autovacuum_off(using, table, facts, is_on_for_others)
 
 
-def _autovacuum_off(using: str, table: str, facts: dict[str, Any]) -> Finding:
-    on = rows(using, "SELECT current_setting('autovacuum')::bool")[0][0]
+def _autovacuum_off(using: str, table: str, facts: dict[str, Any], on: bool) -> Finding:
     reset = f"ALTER TABLE {table} RESET (autovacuum_enabled)"
     everywhere = "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf();"
     return Finding(
@@ -208,7 +208,7 @@ def _signs_of_a_pooler(using: str) -> dict[str, str]:
         token = uuid4().hex
         execute(using, "SELECT set_config('django_jobqueue.doctor', %s, false)", [token])
         query = "SELECT pg_backend_pid(), current_setting('django_jobqueue.doctor', true)"
-        answers = [rows(using, query)[0] for _ in range(5)]
+        answers = [rows(using, query)[0] for _ in range(3)]
         execute(using, "SELECT set_config('django_jobqueue.doctor', '', false)")
         pids |= {pid for pid, _ in answers}
         if len(pids) > 1 or any(kept != token for _, kept in answers):

@@ -170,7 +170,7 @@ def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
 
 def schedules(using: str, limits: Limits) -> Iterator[Finding]:
     enabled: Any = Schedule.objects.using(using).enabled().annotate(now=StatementTimestamp()).order_by("name")
-    for schedule in enabled[:CAP]:
+    for schedule in enabled.prefetch_related("queue")[:CAP]:
         problem = schedule.problem or _without_handler(schedule)
         late = (schedule.now - schedule.next_at).total_seconds() if schedule.next_at else 0.0
         if problem:
@@ -204,4 +204,4 @@ def _without_handler(schedule: Schedule) -> str:
     return handlers.missing_text(queue, name) if find and find(queue, name) is None else ""
 
 
-LOOKS = (maintenance, undelivered_alerts, finished_jobs, kept_forever, stranded_lanes, schedules)
+LOOKS = (maintenance, undelivered_alerts, finished_jobs, kept_forever, schedules)

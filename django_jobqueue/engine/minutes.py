@@ -60,8 +60,14 @@ def fill(using: str, *, until_now: bool = False) -> int:
 
 
 def forget(days: int, limit: int, using: str) -> int:
-    """Delete up to ``limit`` minutes that are older than ``days``; return their number."""
-    return in_transaction(using, partial(execute, using, sql.statistics.FORGET, {"days": days, "most": limit}))
+    """Delete up to ``limit`` minutes that are older than ``days``, and as many spans; return the number of minutes."""
+
+    def both() -> int:
+        params = {"days": days, "most": limit}
+        execute(using, sql.statistics.FORGET_SPANS, params)
+        return execute(using, sql.statistics.FORGET, params)
+
+    return in_transaction(using, both)
 
 
 def _summarize(using: str) -> None:
@@ -151,6 +157,9 @@ def _store(using: str, counts: Mapping[_Key, _Counts]) -> None:
         update_fields=[*COUNTERS, *HISTOGRAMS, "waiting", "blocked_keys"],
     )
     _add_to_totals(using, added)
+    if written:
+        minutes = [row.minute for row in written]
+        execute(using, sql.statistics.SUM_UP, {"first": min(minutes), "last": max(minutes)})
 
 
 _ZERO: dict[str, Any] = dict.fromkeys(COUNTERS, 0)

@@ -100,7 +100,9 @@ def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement
             before = own_transactions.open
             own_transactions.open = {**before, using: can_go_together(using) and names.can_name(using)}
             try:
-                return work(*_begin_with(using, first))
+                answers = _begin_with(using, first)
+                with _is_planned(using):
+                    return work(*answers)
             finally:
                 own_transactions.open = before
 
@@ -129,13 +131,39 @@ def row_at_once(using: str, sql: str, params: Any) -> tuple[Any, ...] | None:
 
 @contextmanager
 def planned(using: str) -> Iterator[None]:
-    """In a caller's transaction: set the planner settings for the statements inside, and restore the caller's after."""
+    """In a caller's transaction: set the planner settings for the statements inside, and restore the caller's after.
+
+    Inside another such block, or inside a transaction of our own, they are set already.
+    """
+    if using in plans.set_for:
+        yield
+        return
     before = rows(using, PLAN_ON)[0][::2]
     try:
-        yield
+        with _is_planned(using):
+            yield
     finally:
         if _is_usable(using):
             execute(using, PLAN_OFF, before)
+
+
+class Plans(threading.local):
+    """The databases for whose statements this thread has set the planner settings."""
+
+    set_for: frozenset[str] = frozenset()
+
+
+plans = Plans()
+
+
+@contextmanager
+def _is_planned(using: str) -> Iterator[None]:
+    before = plans.set_for
+    plans.set_for = before | {using}
+    try:
+        yield
+    finally:
+        plans.set_for = before
 
 
 def _is_usable(using: str) -> bool:

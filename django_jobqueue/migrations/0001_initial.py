@@ -823,6 +823,68 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="QueueSpan",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                ),
+                ("begins_at", models.DateTimeField(verbose_name="begins at")),
+                ("sent", models.PositiveBigIntegerField(db_default=0, verbose_name="sent")),
+                ("started", models.PositiveBigIntegerField(db_default=0, verbose_name="started")),
+                ("completed", models.PositiveBigIntegerField(db_default=0, verbose_name="completed")),
+                ("failed", models.PositiveBigIntegerField(db_default=0, verbose_name="failed")),
+                ("retried", models.PositiveBigIntegerField(db_default=0, verbose_name="retried")),
+                (
+                    "waiting",
+                    models.PositiveBigIntegerField(blank=True, null=True, verbose_name="most waiting"),
+                ),
+                (
+                    "blocked_keys",
+                    models.PositiveBigIntegerField(blank=True, null=True, verbose_name="most blocked keys"),
+                ),
+                (
+                    "waited",
+                    django_jobqueue.postgresql.ListField(
+                        base_field=models.BigIntegerField(),
+                        blank=True,
+                        default=list,
+                        size=None,
+                        verbose_name="waited",
+                    ),
+                ),
+                (
+                    "ran",
+                    django_jobqueue.postgresql.ListField(
+                        base_field=models.BigIntegerField(),
+                        blank=True,
+                        default=list,
+                        size=None,
+                        verbose_name="ran",
+                    ),
+                ),
+                (
+                    "queue",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="spans",
+                        to="jobqueue.queue",
+                        verbose_name="queue",
+                    ),
+                ),
+            ],
+            options={
+                "required_db_vendor": "postgresql",
+                "verbose_name": "ten minutes of a queue",
+                "verbose_name_plural": "ten minutes of queues",
+                "ordering": ["-begins_at", "queue"],
+            },
+        ),
+        migrations.CreateModel(
             name="Schedule",
             fields=[
                 (
@@ -1439,6 +1501,12 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="queueminute",
             constraint=models.UniqueConstraint(fields=("queue", "minute"), name="jobqueue_queue_minute_once"),
+        ),
+        migrations.AddConstraint(
+            model_name="queuespan",
+            constraint=models.UniqueConstraint(
+                fields=("queue", "begins_at"), name="jobqueue_queue_span_once", nulls_distinct=False
+            ),
         ),
         migrations.AddConstraint(
             model_name="schedulerun",

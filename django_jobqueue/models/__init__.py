@@ -9,6 +9,7 @@ from .operation import Operation, OperationBatch
 from .pending_release import PendingRelease
 from .queue import Queue
 from .queue_minute import QueueMinute
+from .queue_span import QueueSpan
 from .queue_total import QueueTotal
 from .report import Report
 from .schedule import Schedule, ScheduleRun
@@ -27,6 +28,7 @@ __all__ = [
     "PendingRelease",
     "Queue",
     "QueueMinute",
+    "QueueSpan",
     "QueueTotal",
     "Report",
     "Schedule",

@@ -145,7 +145,10 @@ class Schedule(models.Model):
         return options
 
     def _check_queue(self, singleton_key: str) -> None:
-        queue = Queue.objects.using(self._state.db).filter(pk=self.queue_id).first()
+        if "queue" in self._state.fields_cache:  # it was read with other schedules
+            queue = self._state.fields_cache["queue"]
+        else:
+            queue = Queue.objects.using(self._state.db).filter(pk=self.queue_id).first()
         if queue is None:
             raise QueueNotFound(self.queue_id)
         if queue.is_ordered and not singleton_key:

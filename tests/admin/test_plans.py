@@ -11,7 +11,7 @@ from django.utils import timezone
 from django_jobqueue import services
 from django_jobqueue.admin.charts import PERIODS
 from django_jobqueue.counting import MANY
-from django_jobqueue.engine.sql.statistics import RANGES, STEPS, SUMMARIZE, TIMES
+from django_jobqueue.engine.sql.statistics import OF_QUEUE, RANGES, STEPS_OF_MINUTES, STEPS_OF_SPANS, SUMMARIZE
 from django_jobqueue.models import Job
 from django_jobqueue.states import DEAD
 from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, job_url
@@ -71,6 +71,7 @@ LISTS = (
     "/admin/jobqueue/queue/",
     "/admin/jobqueue/queue/plain/change/",
     "/admin/jobqueue/queue/pulse/",
+    "/admin/jobqueue/queue/figures/?period=30d",
     "/admin/jobqueue/schedule/",
     "/admin/jobqueue/worker/",
     "/admin/jobqueue/failuregroup/",
@@ -89,25 +90,29 @@ def test_the_lists(boss, filled, django_assert_max_num_queries):  # F68
         assert (address, plans.sequential, unbounded(plans)) == (address, [], [])
 
 
-def test_the_minutes_of_a_month_are_read_by_their_index(boss, queue, django_assert_max_num_queries):
-    """The chart of a week reads only a week, however long minutes are kept."""
+def test_the_figures_of_a_month_are_read_by_their_indexes(boss, queue, django_assert_max_num_queries):
+    """The chart of an hour reads only an hour, however long minutes are kept; that of a month reads spans."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO jobqueue_queueminute (queue_id, minute, waited, ran) "
-            "SELECT %s, date_trunc('minute', now()) - m * interval '1 minute', ARRAY[1], ARRAY[1] "
-            "FROM generate_series(1, 30 * 24 * 60) m",
-            [queue.name],
-        )
-        cursor.execute("ANALYZE jobqueue_queueminute")
-        for statement in (STEPS, TIMES):
-            period = PERIODS["24h"]
-            given: dict[str, Any] = {"step": period.step, "since": timezone.now() - period.span, "queues": [queue.name]}
+        for table, column, minutes in (("queueminute", "minute", 1), ("queuespan", "begins_at", 10)):
+            cursor.execute(
+                f"INSERT INTO jobqueue_{table} (queue_id, {column}, waited, ran) "
+                f"SELECT %s, date_trunc('hour', now()) - m * interval '{minutes} minute', ARRAY[1], ARRAY[1] "
+                f"FROM generate_series(1, {30 * 24 * 60 // minutes}) m",
+                [queue.name],
+            )
+            cursor.execute(f"ANALYZE jobqueue_{table}")
+        for statement, index, name in (
+            (STEPS_OF_MINUTES, "jobqueue_queue_minute_once", "1h"),
+            (STEPS_OF_SPANS.format(whose=OF_QUEUE), "jobqueue_queue_span_once", "24h"),
+        ):
+            period = PERIODS[name]
+            given: dict[str, Any] = {"step": period.step, "since": timezone.now() - period.span, "queue": queue.name}
             cursor.execute(f"EXPLAIN {statement}", given)
             plan = "\n".join(line for (line,) in cursor.fetchall())
-            assert "jobqueue_queue_minute_once" in plan
-            assert "Seq Scan" not in plan
+            assert index in plan
+            assert "Seq Scan on jobqueue_queuem" not in plan
     with django_assert_max_num_queries(MOST_STATEMENTS):
-        assert boss.get("/admin/jobqueue/?period=7d").status_code == 200
+        assert boss.get("/admin/jobqueue/?period=30d").status_code == 200
 
 
 def test_a_job_and_what_can_be_done_to_it(boss, filled, django_assert_max_num_queries):

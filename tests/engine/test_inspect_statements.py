@@ -12,7 +12,7 @@ from django_jobqueue.engine import sql
 from django_jobqueue.engine.databases import Rows, rows
 from django_jobqueue.models import Job, Queue, QueueMinute, Schedule, Worker
 from django_jobqueue.policies import QueuePolicy
-from django_jobqueue.states import Hold, JobState
+from django_jobqueue.states import BLOCKING, RETRYING, Hold, JobState
 from tests.factories import JobFactory, QueueFactory
 from tests.past import ago, rewrite
 
@@ -101,7 +101,21 @@ def test_the_oldest_fetchable_job_is_the_oldest_of_the_first_jobs_of_the_priorit
     held(b, created_at=ago(hours=8), start_after=ago(hours=8))
     turned_round(*jobs)
 
-    assert sorted(rounded(ask(sql.inspect.OLDEST_FETCHABLE))) == [("a", 4), ("b", 3)]
+    found = ask(sql.inspect.OLDEST_FETCHABLE)
+
+    assert sorted((queue, round(seconds / HOUR)) for queue, seconds, _ in found) == [("a", 4), ("b", 3)]
+    assert {id for *_, id in found} == {jobs[1].pk, jobs[6].pk}
+
+
+@pytest.mark.parametrize("state", sorted(BLOCKING))
+def test_a_job_sent_behind_a_blocking_one_could_not_run_now(ordered, state):
+    a, b = ordered
+    for queue in (a, b):
+        JobFactory(queue=queue, singleton_key="x", hold="until" if state in RETRYING else None, state=state)
+    JobFactory(queue=a, singleton_key="x", created_at=ago(hours=9), start_after=ago(hours=9))
+    other = JobFactory(queue=b, singleton_key="y", created_at=ago(hours=5), start_after=ago(hours=5))
+
+    assert [(queue, id) for queue, _, id in ask(sql.inspect.OLDEST_FETCHABLE)] == [("b", other.pk)]
 
 
 def test_an_archive_takes_what_has_ended_and_blocks_no_key(queues):
@@ -122,7 +136,7 @@ def test_an_archive_takes_what_has_ended_and_blocks_no_key(queues):
 
 
 def pulse() -> tuple[Any, ...]:
-    (found,) = ask(sql.inspect.PULSE, {"lost_seconds": 60, "overdue_seconds": 60})
+    (found,) = ask(sql.inspect.PULSE, {"lost_seconds": 60, "overdue_seconds": 60, "queue": None, "most": 100})
     return found
 
 
@@ -136,7 +150,20 @@ def test_the_pulse_tells_the_last_failure_and_how_many_of_each_queue(queues):
 
     latest = {f"{job.finalized_at:%Y-%m-%d %H:%M:%S}" for job in (jobs[0], jobs[2])}
     assert {text[:19] for text in last.split(",")} == latest
-    assert sorted(numbers.split(",")) == ["1", "2"]
+    first = [f"{number} {jobs[place].finalized_at:%Y-%m-%d %H:%M:%S}" for number, place in ((1, 0), (2, 1))]
+    assert sorted(text[:21] for text in numbers.split(",")) == first
+
+
+def test_the_pulse_counts_the_running_jobs_of_one_queue_or_of_all_up_to_a_limit(queues):
+    a, b = queues
+    for queue, number in ((a, 1), (b, 3)):
+        JobFactory.create_batch(number, queue=queue, state=JobState.ACTIVE)
+    params = {"lost_seconds": 60, "overdue_seconds": 60}
+
+    def running(queue: str | None, most: int) -> int:
+        return int(ask(sql.inspect.PULSE, {**params, "queue": queue, "most": most})[0][0])
+
+    assert (running(None, 100), running("b", 100), running("b", 2)) == (4, 3, 2)
 
 
 def test_the_pulse_does_not_depend_on_where_rows_are(queues):
@@ -159,16 +186,61 @@ def test_the_pulse_counts_schedules_that_are_on_and_overdue(queues):
     assert pulse()[5] == 1
 
 
-def test_a_backlog_is_that_of_the_last_minute(queues):
+def queues_now(most: int = 100) -> dict[str, tuple[Any, ...]]:
+    params = {"since": timezone.now() - timedelta(hours=3), "most": most}
+    return {name: facts for name, *facts in ask(sql.inspect.QUEUES, params)}
+
+
+def test_a_queue_is_told_with_its_last_hour_and_how_many_waited_in_the_last_minute(queues):
     a, b = queues
     now = timezone.now().replace(second=0, microsecond=0)
-    Queue.objects.update(warning_queue_size=1)
+    Queue.objects.filter(name="a").update(warning_queue_size=1, dead_letter="b", paused_at=now)
     for queue, first, last in ((a, 5, 1), (b, 1, 5)):
-        for minutes, number in ((2, first), (1, last)):
-            QueueMinute.objects.create(queue=queue, minute=now - timedelta(minutes=minutes), waiting=number)
+        for minutes, number in ((90, 9), (2, first), (1, last)):
+            at = now - timedelta(minutes=minutes)
+            QueueMinute.objects.create(queue=queue, minute=at, waiting=number, completed=number, failed=1)
     turned_round()
 
-    assert ask(sql.inspect.BACKLOGS) == [("b", 5, 1)]
+    assert queues_now() == {"a": [True, False, 6, 2, 1, 1, 0], "b": [False, True, 6, 2, 5, None, 0]}
+
+
+def test_jobs_that_failed_for_good_since_then_are_counted_up_to_a_limit(queues):
+    a, b = queues
+    for queue, hours in ((a, 1), (a, 2), (a, 5), (b, 4)):
+        ended(queue, hours)
+    ended(b, 1, JobState.COMPLETED)
+
+    assert [number for *_, number in queues_now().values()] == [2, 0]
+    assert [number for *_, number in queues_now(most=1).values()] == [1, 0]
+
+
+def groups(**limits: Any) -> Rows:
+    params = {"queue": None, "keys": 100, "of_key": 100, "jobs": 100, **limits}
+    found = ask(sql.inspect.BLOCKED_GROUPS, params)
+    return sorted((queue, error, keys, behind) for queue, error, keys, behind, _, _ in found)
+
+
+def test_blocked_keys_are_grouped_by_queue_and_error_with_the_jobs_behind_them(ordered, queue):
+    a, b = ordered
+    blocking = [
+        ended(lanes, hours, singleton_key=key, fingerprint=error)
+        for lanes, key, error, hours in ((a, "x", "e", 3), (a, "y", "e", 2), (a, "z", "f", 1), (b, "x", "e", 1))
+    ]
+    ended(queue, 1, fingerprint="e")
+    ended(a, 1, JobState.COMPLETED, singleton_key="w")
+    for lanes, key, number in ((a, "x", 3), (a, "y", 1), (b, "x", 1), (a, "w", 5)):
+        JobFactory.create_batch(number, queue=lanes, singleton_key=key, hold=Hold.LANE)
+    turned_round(*blocking)
+
+    assert groups() == [("a", "e", 2, 4), ("a", "f", 1, 0), ("b", "e", 1, 1)]
+    assert groups(queue="b") == [("b", "e", 1, 1)]
+    assert groups(of_key=1) == [("a", "e", 2, 2), ("a", "f", 1, 0), ("b", "e", 1, 1)]
+    assert sum(behind for *_, behind in groups(jobs=2)) == 2
+    assert groups(keys=1) == [("a", "e", 1, 3), ("b", "e", 1, 1)]  # the longest blocked
+    example = {(queue, error): id for queue, error, *_, id in ask(
+        sql.inspect.BLOCKED_GROUPS, {"queue": None, "keys": 100, "of_key": 100, "jobs": 100}
+    )}  # fmt: skip
+    assert example["a", "e"] == blocking[0].pk
 
 
 # -------------------------------------------------------------------------------------------------- lanes and groups

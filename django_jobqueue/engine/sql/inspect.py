@@ -132,20 +132,25 @@ FROM jobqueue_queue q CROSS JOIN LATERAL (
         ORDER BY finalized_at LIMIT %(most)s) seen
     GROUP BY state) d
 """
-# The first job of each priority, by skipping from one priority to the next in the index.
+# The first job of each priority, by skipping from one priority to the next in the index. On ordered queues, a job that
+# was sent behind a blocking one is fetchable until a fetch has held it, so it is skipped here.
 _FIRST_OF_PRIORITY = (
-    "SELECT jobqueue_job.priority, GREATEST(created_at, start_after) AS since"
-    f" FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}"
+    "SELECT f.priority, f.id, GREATEST(f.created_at, f.start_after) AS since FROM ("
+    "SELECT id, priority, position, created_at, start_after, singleton_key FROM jobqueue_job"
+    f" WHERE queue_id = q.name AND {IS_FETCHABLE}{{after}} ORDER BY priority DESC, position LIMIT 1000) f"
+    f" WHERE q.policy <> '{ORDERED}' OR NOT EXISTS (SELECT 1 FROM jobqueue_job b WHERE b.queue_id = q.name"
+    f" AND b.singleton_key = f.singleton_key AND b.id <> f.id AND {IS_BLOCKING})"
+    " ORDER BY f.priority DESC, f.position LIMIT 1"
 )
 OLDEST_FETCHABLE = f"""
-SELECT q.name, extract(epoch FROM {NOW} - min(f.since))::float8 FROM jobqueue_queue q CROSS JOIN LATERAL (
-    WITH RECURSIVE front(priority, since) AS (
-        ({_FIRST_OF_PRIORITY} ORDER BY priority DESC, position LIMIT 1)
+SELECT q.name, extract(epoch FROM {NOW} - min(f.since))::float8, (array_agg(f.id ORDER BY f.since))[1]
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    WITH RECURSIVE front(priority, id, since) AS (
+        ({_FIRST_OF_PRIORITY.format(after="")})
         UNION ALL
-        SELECT n.priority, n.since FROM front CROSS JOIN LATERAL (
-            {_FIRST_OF_PRIORITY} AND jobqueue_job.priority < front.priority
-            ORDER BY jobqueue_job.priority DESC, position LIMIT 1) n)
-    SELECT since FROM front LIMIT 100) f
+        SELECT n.priority, n.id, n.since FROM front CROSS JOIN LATERAL (
+            {_FIRST_OF_PRIORITY.format(after=" AND jobqueue_job.priority < front.priority")}) n)
+    SELECT id, since FROM front LIMIT 100) f
 GROUP BY q.name
 """
 
@@ -161,27 +166,61 @@ OF_QUEUES = "AND queue_id = ANY(%s)"
 PULSE = f"""
 SELECT
     (SELECT count(*) FROM (SELECT 1 FROM jobqueue_job WHERE state IN {listed(RUNNING)}
-        ORDER BY assignee, queue_id LIMIT 1000) r),
+        AND (%(queue)s::text IS NULL OR queue_id = %(queue)s) ORDER BY assignee, queue_id LIMIT %(most)s) r),
     (SELECT string_agg(d.at::text, ',') FROM jobqueue_queue q CROSS JOIN LATERAL (
         SELECT finalized_at AS at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
         ORDER BY finalized_at DESC LIMIT 1) d),
     (SELECT string_agg(d.n::text, ',') FROM jobqueue_queue q CROSS JOIN LATERAL (
-        SELECT count(*) AS n FROM (SELECT 1 FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
-        ORDER BY finalized_at LIMIT 100) few) d),
+        SELECT count(*) || ' ' || min(finalized_at)::text AS n FROM (
+            SELECT finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
+            ORDER BY finalized_at LIMIT 100) few) d),
     (SELECT string_agg(name || (paused_at IS NULL)::text, ',' ORDER BY name) FROM jobqueue_queue),
     (SELECT string_agg(id::text || (stopping_at IS NULL)::text
         || (heartbeat_at > {NOW} - %(lost_seconds)s * interval '1 second')::text, ',' ORDER BY id)
         FROM jobqueue_worker WHERE stopped_at IS NULL),
     (SELECT count(*) FROM jobqueue_schedule
         WHERE enabled AND next_at < {NOW} - %(overdue_seconds)s * interval '1 second'),
-    (SELECT counted_until::text FROM jobqueue_maintenance)
+    (SELECT counted_until FROM jobqueue_maintenance)
 """
 
-# The backlogs as counted at the end of the last complete minute.
-BACKLOGS = """
-SELECT q.name, m.waiting, q.warning_queue_size FROM jobqueue_queue q CROSS JOIN LATERAL (
-    SELECT waiting FROM jobqueue_queueminute WHERE queue_id = q.name ORDER BY minute DESC LIMIT 1) m
-WHERE m.waiting > q.warning_queue_size
+# The queues, what their minutes of the last hour say, how many jobs waited at the end of the last one, and how many
+# failed for good since some time and were neither retried nor skipped.
+QUEUES = f"""
+SELECT q.name, q.paused_at IS NOT NULL,
+    EXISTS (SELECT 1 FROM jobqueue_queue source WHERE source.dead_letter_id = q.name),
+    COALESCE(m.completed, 0)::bigint, COALESCE(m.failed, 0)::bigint, l.waiting, q.warning_queue_size, d.number
+FROM jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT sum(completed) AS completed, sum(failed) AS failed FROM jobqueue_queueminute
+    WHERE queue_id = q.name AND minute >= {NOW} - interval '1 hour') m
+LEFT JOIN LATERAL (
+    SELECT waiting FROM jobqueue_queueminute WHERE queue_id = q.name ORDER BY minute DESC LIMIT 1) l ON true
+CROSS JOIN LATERAL (SELECT count(*) AS number FROM (
+    SELECT 1 FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)} AND finalized_at >= %(since)s
+    ORDER BY finalized_at LIMIT %(most)s) seen) d
+ORDER BY q.name
+"""
+
+# The blocked keys of one ordered queue or of all, by error, and how many jobs wait behind them. It reads at most a
+# limited number of keys of each queue, and of jobs of each key and altogether.
+BLOCKED_GROUPS = f"""
+WITH blocked AS MATERIALIZED (
+    SELECT q.name AS queue, b.* FROM jobqueue_queue q CROSS JOIN LATERAL (
+        SELECT id, seq, singleton_key, fingerprint, finalized_at FROM jobqueue_job
+        WHERE queue_id = q.name AND state IN {listed(DEAD)} ORDER BY finalized_at LIMIT %(keys)s) b
+    WHERE q.policy = '{ORDERED}' AND (%(queue)s::text IS NULL OR q.name = %(queue)s)
+), behind AS (
+    SELECT queue, fingerprint, count(*) AS number FROM (
+        SELECT b.queue, b.fingerprint FROM blocked b CROSS JOIN LATERAL (
+            SELECT 1 FROM jobqueue_job WHERE queue_id = b.queue AND singleton_key = b.singleton_key AND {IN_LANE}
+            LIMIT %(of_key)s) w
+        LIMIT %(jobs)s) counted
+    GROUP BY 1, 2
+)
+SELECT g.queue, g.fingerprint, g.keys, COALESCE(behind.number, 0), g.since, g.example FROM (
+    SELECT queue, fingerprint, count(*) AS keys, min(finalized_at) AS since,
+        (array_agg(id ORDER BY finalized_at, seq))[1] AS example
+    FROM blocked GROUP BY 1, 2) g
+LEFT JOIN behind ON behind.queue = g.queue AND behind.fingerprint = g.fingerprint
 """
 
 # --------------------------------------------------------------------------------------------------- lanes and groups

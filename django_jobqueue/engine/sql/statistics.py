@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...states import DEAD, FailureReason, JobState
-from ...statistics import BOUNDS
+from ...statistics import BOUNDS, COUNTERS, HISTOGRAMS, SPAN
 from .parts import IS_BLOCKED_KEY, NOW, listed
 
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%s)"
@@ -61,23 +61,62 @@ DELETE FROM jobqueue_queueminute WHERE id IN (
         WHERE m.queue_id = q.name AND m.minute < {NOW} - %(days)s * interval '1 day'
         ORDER BY m.minute LIMIT %(most)s) old LIMIT %(most)s)
 """
+# The spans of all queues together, and of each queue.
+FORGET_SPANS = f"""
+DELETE FROM jobqueue_queuespan WHERE id IN (
+    SELECT old.id FROM (SELECT name FROM jobqueue_queue UNION ALL SELECT NULL) q CROSS JOIN LATERAL (
+        (SELECT s.id FROM jobqueue_queuespan s
+        WHERE s.queue_id = q.name AND s.begins_at < {NOW} - %(days)s * interval '1 day'
+        ORDER BY s.begins_at LIMIT %(most)s)
+        UNION ALL
+        (SELECT s.id FROM jobqueue_queuespan s
+        WHERE q.name IS NULL AND s.queue_id IS NULL AND s.begins_at < {NOW} - %(days)s * interval '1 day'
+        ORDER BY s.begins_at LIMIT %(most)s)) old LIMIT %(most)s)
+"""
 
-_SUMS = ", ".join(f"sum({name})" for name in ("sent", "completed", "failed", "retried"))
+_COUNTERS = ", ".join(COUNTERS)
+_SUMS = ", ".join(f"sum({name}) AS {name}" for name in COUNTERS)
 _HISTOGRAMS = ", ".join(
-    f"ARRAY[{', '.join(f'sum(COALESCE({name}[{place}], 0))' for place in range(1, len(BOUNDS) + 2))}]"
-    for name in ("waited", "ran")
+    f"ARRAY[{', '.join(f'sum(COALESCE({name}[{place}], 0))' for place in range(1, len(BOUNDS) + 2))}]::bigint[]"
+    f" AS {name}"
+    for name in HISTOGRAMS
 )
-# Reads the unique index of queue and minute, one queue after the other. The depth of a step is that of its highest
-# minute.
-STEPS = f"""
-SELECT step, {_SUMS.replace("(", "(m.")}, max(m.waiting), max(m.blocked)
+_SPAN = f"interval '{SPAN.total_seconds():.0f} seconds'"
+_BEGIN = f"date_bin({_SPAN}, {{}}, 'epoch')"
+# Waiting jobs and blocked keys are not added up over time: those of a step are those of its highest minute.
+_AT_ONCE = "sum(waiting)::bigint AS waiting, sum(blocked_keys)::bigint AS blocked_keys"
+_DEPTHS = "max(waiting) AS waiting, max(blocked_keys) AS blocked_keys"
+
+# Sums up minutes to the spans of each queue, and to the spans of all queues together. A minute of all queues is summed
+# up first, because the queues of a span may be at their highest in different minutes.
+SUM_UP = f"""
+INSERT INTO jobqueue_queuespan AS s (queue_id, begins_at, {_COUNTERS}, waiting, blocked_keys, waited, ran)
+SELECT queue_id, {_BEGIN.format("minute")}, {_SUMS}, {_DEPTHS}, {_HISTOGRAMS}
 FROM (
-    SELECT date_bin(%(step)s, minute, %(since)s) AS step, minute, sum(sent) AS sent, sum(completed) AS completed,
-        sum(failed) AS failed, sum(retried) AS retried, sum(waiting) AS waiting, sum(blocked_keys) AS blocked
-    FROM jobqueue_queueminute WHERE queue_id = ANY(%(queues)s) AND minute >= %(since)s GROUP BY 1, 2
-) m GROUP BY step ORDER BY step
+    SELECT queue_id, minute, {_SUMS}, {_AT_ONCE}, {_HISTOGRAMS}
+    FROM jobqueue_queueminute
+    WHERE queue_id = ANY(ARRAY(SELECT name FROM jobqueue_queue))
+        AND minute >= {_BEGIN.format("%(first)s")} AND minute < {_BEGIN.format("%(last)s")} + {_SPAN}
+    GROUP BY GROUPING SETS ((queue_id, minute), (minute))
+) m GROUP BY 1, 2
+ON CONFLICT (queue_id, begins_at) DO UPDATE SET
+    {", ".join(f"{name} = EXCLUDED.{name}" for name in (*COUNTERS, "waiting", "blocked_keys", *HISTOGRAMS))}
 """
-TIMES = f"""
-SELECT date_bin(%(step)s, minute, %(since)s) AS step, {_HISTOGRAMS}
-FROM jobqueue_queueminute WHERE queue_id = ANY(%(queues)s) AND minute >= %(since)s GROUP BY 1 ORDER BY 1
+
+# Read the unique index of queue and time. Minutes are summed up for one queue after the other; spans are stored for one
+# queue, or for all.
+STEPS_OF_MINUTES = f"""
+SELECT date_bin(%(step)s, minute, %(since)s), {_SUMS}, {_DEPTHS}, {_HISTOGRAMS}
+FROM (
+    SELECT minute, {_SUMS}, {_AT_ONCE}, {_HISTOGRAMS}
+    FROM jobqueue_queueminute
+    WHERE queue_id = ANY(CASE WHEN %(queue)s::text IS NULL THEN ARRAY(SELECT name FROM jobqueue_queue)
+        ELSE ARRAY[%(queue)s::text] END) AND minute >= %(since)s
+    GROUP BY 1
+) m GROUP BY 1 ORDER BY 1
 """
+STEPS_OF_SPANS = f"""
+SELECT date_bin(%(step)s, begins_at, %(since)s), {_SUMS}, {_DEPTHS}, {_HISTOGRAMS}
+FROM jobqueue_queuespan WHERE {{whose}} AND begins_at >= %(since)s GROUP BY 1 ORDER BY 1
+"""
+OF_QUEUE, OF_ALL_QUEUES = "queue_id = %(queue)s", "queue_id IS NULL"

@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from ...conf import get_settings
 from ...engine import sql
 from ...engine.backlog import MOST, count_waiting
 from ...engine.databases import Rows, rows
-from ...engine.transactions import in_transaction
+from ...engine.transactions import at_once, in_transaction
 from ...timings import OVERDUE_SECONDS
+
+MOST_RUNNING = 10_000  # running jobs that are counted
 
 
 class Waiting(NamedTuple):
@@ -59,12 +62,11 @@ class FailedForGood(NamedTuple):
     seconds: float
 
 
-class Backlog(NamedTuple):
-    """A queue in which more jobs wait than its ``warning_queue_size`` allows."""
+class Oldest(NamedTuple):
+    """A job that could run now, and for how many seconds it could have."""
 
-    queue: str
-    waiting: int
-    warned_from: int
+    seconds: float
+    id: UUID
 
 
 class Pulse(NamedTuple):
@@ -72,6 +74,7 @@ class Pulse(NamedTuple):
 
     mark: str
     running: int
+    counted_until: datetime | None  # by maintenance
 
 
 def waiting(queues: Iterable[str] | None = None, *, most: int = MOST, using: str) -> list[Waiting]:
@@ -95,21 +98,26 @@ def dead(*, most: int, using: str) -> list[FailedForGood]:
     return [FailedForGood(*row) for row in _asked(using, sql.inspect.COUNT_DEAD, {"most": most})]
 
 
+def first_fetchable(*, using: str) -> dict[str, Oldest]:
+    """The oldest job of each queue that could run now; queues without one are left out."""
+    return {queue: Oldest(max(0.0, seconds), id) for queue, seconds, id in _asked(using, sql.inspect.OLDEST_FETCHABLE)}
+
+
 def oldest_fetchable(*, using: str) -> dict[str, float]:
     """For how many seconds the oldest fetchable job of each queue has waited; queues without one are left out."""
-    return {queue: max(0.0, seconds) for queue, seconds in _asked(using, sql.inspect.OLDEST_FETCHABLE)}
+    return {queue: oldest.seconds for queue, oldest in first_fetchable(using=using).items()}
 
 
-def backlogs(*, using: str) -> list[Backlog]:
-    """Queues in which, at the end of the last minute, more jobs waited than ``warning_queue_size`` allows."""
-    return [Backlog(*row) for row in rows(using, sql.inspect.BACKLOGS)]
-
-
-def pulse(*, using: str) -> Pulse:
-    """The pulse now. It costs less than a fetch."""
-    limits = {"lost_seconds": get_settings().WORKER_LOST_SECONDS, "overdue_seconds": OVERDUE_SECONDS}
-    number, *rest = _asked(using, sql.inspect.PULSE, limits)[0]
-    return Pulse(hashlib.sha256(repr(rest).encode()).hexdigest()[:16], number)
+def pulse(queue: str | None = None, *, most: int = MOST_RUNNING, using: str) -> Pulse:
+    """The pulse now, with the running jobs of one queue or of all. It is one statement, and costs less than a fetch."""
+    params = {
+        "lost_seconds": get_settings().WORKER_LOST_SECONDS,
+        "overdue_seconds": OVERDUE_SECONDS,
+        "queue": queue,
+        "most": most,
+    }
+    [[(number, *rest)]] = at_once(using, [(sql.inspect.PULSE, params)])
+    return Pulse(hashlib.sha256(repr(rest).encode()).hexdigest()[:16], number, rest[-1])
 
 
 def _asked(using: str, statement: str, params: Any = None) -> Rows:

@@ -1,31 +1,10 @@
 // Runs a large operation while its page is open, in requests of about a second.
 // Copies ids and numbers.
-// Refreshes the overview: asks for the pulse every few seconds, and for the whole page only when the pulse has changed.
 "use strict";
 {
     const show = (name, text) => {
         const element = document.querySelector(`[data-jq="${name}"]`);
         if (element) element.textContent = text;
-    };
-    const REFRESH_MS = 3000;
-    let asking = false;
-    const refresh = async overview => {
-        if (asking || document.hidden) return;
-        asking = true;
-        try {
-            const answer = await fetch(overview.dataset.jqPulseUrl, {headers: {"Accept": "application/json"}});
-            if (!answer.ok) return;
-            const beat = await answer.json();
-            show("running", beat.running);
-            const body = overview.querySelector("[data-jq-body]");
-            if (body.querySelector("[data-jq-pulse]").dataset.jqPulse === beat.pulse) return;
-            const fresh = await fetch(overview.dataset.jqBodyUrl + window.location.search);
-            if (fresh.ok && !body.contains(document.activeElement)) body.innerHTML = await fresh.text();
-        } catch {
-            // The next request may succeed.
-        } finally {
-            asking = false;
-        }
     };
     const advance = async section => {
         const token = section.querySelector("[name=csrfmiddlewaretoken]").value;
@@ -93,7 +72,5 @@
     document.addEventListener("DOMContentLoaded", () => {
         const section = document.querySelector("[data-jq-operation][data-jq-running]");
         if (section) runToEnd(section);
-        const overview = document.querySelector("[data-jq-overview]");
-        if (overview) setInterval(() => refresh(overview), REFRESH_MS);
     });
 }
