@@ -27,6 +27,7 @@ EVERY_FIELD: dict[str, Any] = {
     "handler": "ship",
     "worker": "web-1",
     "fingerprint": "abc",
+    "source_queue": "orders",
     "search": "0198",
     "blocks_key": True,
     "created_at": Range(NOON, NOON + timedelta(microseconds=1)),

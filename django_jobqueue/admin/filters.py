@@ -103,6 +103,12 @@ class FingerprintFilter(TextFilter):
     title, parameter_name = _("failure"), "fingerprint"
 
 
+class SourceQueueFilter(TextFilter):
+    """Dead letters of this queue."""
+
+    title, parameter_name = _("source queue"), "source_queue"
+
+
 class TagFilter(TextFilter):
     """Jobs that have all of the tags, which are separated by commas."""
 
@@ -167,6 +173,7 @@ LIST_FILTER = (
     TagFilter,
     WorkerFilter,
     FingerprintFilter,
+    SourceQueueFilter,
     ("created_at", TimeRange),
     ("started_at", TimeRange),
     ("finalized_at", TimeRange),
@@ -175,6 +182,6 @@ LIST_FILTER = (
 )
 TIMES, NUMBERS = ("created_at", "started_at", "finalized_at"), ("attempt", "duration")
 LOOK_UPS = frozenset(
-    {"state", "queue", "handler", "key", "tag", "worker", "fingerprint"}
+    {"state", "queue", "handler", "key", "tag", "worker", "fingerprint", "source_queue"}
     | {f"{name}__range__{end}" for name in (*TIMES, *NUMBERS) for end in ("gte", "lte")}
 )

@@ -16,7 +16,7 @@ from ..selection import Range, Selection
 from ..states import JobState
 from .filters import GROUPS, NUMBERS, TIMES, number_field, time_field
 
-TEXTS = ("queue", "handler", "key", "worker", "fingerprint")  # parameters with the name of the field
+TEXTS = ("queue", "handler", "key", "worker", "fingerprint", "source_queue")  # parameters with the name of the field
 
 
 def from_query(params: Mapping[str, Any], look_ups: Iterable[str], *, search: str, **always: Any) -> Selection:

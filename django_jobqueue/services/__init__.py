@@ -46,6 +46,7 @@ from .queues import (
     get_queue,
     update_queue,
 )
+from .redrive import Redriven, redrive
 from .schedules import create_schedule, forget_old_runs, run_schedule, send_due
 from .send import asend, send
 from .send_many import Source, asend_many, send_again, send_many
@@ -64,6 +65,7 @@ __all__ = [
     "JobStream",
     "Minute",
     "Outcome",
+    "Redriven",
     "Source",
     "Stats",
     "acancel",
@@ -104,6 +106,7 @@ __all__ = [
     "pause",
     "purge",
     "recover_lost",
+    "redrive",
     "release_pending",
     "reschedule",
     "reset_running",

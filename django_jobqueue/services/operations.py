@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import F, QuerySet
@@ -23,6 +23,8 @@ from django.utils.dateparse import parse_datetime
 from ..conf import get_settings
 from ..engine import paging, sql
 from ..engine.databases import database, rows
+from ..engine.queues import check_exists
+from ..engine.redrive import redrive_some
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
 from ..engine.transactions import in_transaction
 from ..exceptions import InvalidOption
@@ -31,7 +33,7 @@ from ..log_texts import error_line
 from ..models import Job, Operation
 from ..querysets import JobQuerySet
 from ..selection import Selection
-from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
+from ..states import FINAL, OCCUPIED, REDRIVABLE, RETRIABLE, SKIPPABLE, JobState
 from ..text import check_text, clean_text
 from .operator import AT_ONCE, cancel, delete_each, retry, skip
 
@@ -42,7 +44,13 @@ REFUSALS_KEPT = 1_000
 # advance theirs more often, so a housekeeping process does not interfere with them.
 IDLE_SECONDS = 10.0
 
-Result = tuple[list[UUID], dict[UUID, str]]  # the jobs that moved, and the refused ones with the reason
+
+class Done(NamedTuple):
+    """The jobs that moved, and the refused ones with the reason."""
+
+    moved: list[UUID]
+    refused: dict[UUID, str]
+    counts: Mapping[str, int] = MappingProxyType({})  # of what became of the moved jobs; kept with the operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +58,18 @@ class Verb:
     """A verb for many jobs: the states of jobs that it takes, and the function that applies it to some of them."""
 
     takes: frozenset[JobState]
-    run: Callable[[list[UUID], Operation, str], Result]
+    run: Callable[[list[UUID], Operation, str], Done]
     needs_reason: bool = False
 
 
-def _retry(ids: list[UUID], operation: Operation, using: str) -> Result:
+def _retry(ids: list[UUID], operation: Operation, using: str) -> Done:
     outcome = retry(ids, **_noted(operation), using=using)
-    return outcome.moved, outcome.refused
+    return Done(outcome.moved, outcome.refused)
 
 
-def _skip(ids: list[UUID], operation: Operation, using: str) -> Result:
+def _skip(ids: list[UUID], operation: Operation, using: str) -> Done:
     outcome = skip(ids, **_noted(operation), using=using)
-    return outcome.moved, outcome.refused
+    return Done(outcome.moved, outcome.refused)
 
 
 def _noted(operation: Operation) -> dict[str, Any]:
@@ -73,10 +81,10 @@ def _noted(operation: Operation) -> dict[str, Any]:
     }
 
 
-def _cancel(ids: list[UUID], operation: Operation, using: str) -> Result:
+def _cancel(ids: list[UUID], operation: Operation, using: str) -> Done:
     force = bool(operation.details.get("force"))
     result = cancel(ids, force=force, snapshot=operation.snapshot or None, using=using)
-    return result.cancelled, {id: _not_cancelled(result.previous.get(id)) for id in result.unknown}
+    return Done(result.cancelled, {id: _not_cancelled(result.previous.get(id)) for id in result.unknown})
 
 
 def _not_cancelled(state: JobState | None) -> str:
@@ -86,9 +94,16 @@ def _not_cancelled(state: JobState | None) -> str:
     return CHANGED if state in OCCUPIED else f"it is {state}"
 
 
-def _delete(ids: list[UUID], operation: Operation, using: str) -> Result:
+def _delete(ids: list[UUID], operation: Operation, using: str) -> Done:
     outcome = delete_each(ids, snapshot=operation.snapshot or None, using=using)
-    return outcome.moved, outcome.refused
+    return Done(outcome.moved, outcome.refused)
+
+
+def _redrive(ids: list[UUID], operation: Operation, using: str) -> Done:
+    seen = Seen("redrive", operation.snapshot) if operation.snapshot else None
+    done = redrive_some(using, ids, to=operation.details.get("to"), seen=seen)
+    counts = {"retried": len(done.retried), "sent": len(done.sent), "removed": len(done.removed)}
+    return Done([*done.retried, *done.sent, *done.removed], done.refused, counts)
 
 
 VERBS: Mapping[str, Verb] = MappingProxyType(
@@ -97,6 +112,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "skip": Verb(SKIPPABLE, _skip, needs_reason=True),
         "cancel": Verb(OCCUPIED, _cancel),
         "delete": Verb(FINAL, _delete),
+        "redrive": Verb(REDRIVABLE, _redrive),
     }
 )
 
@@ -119,24 +135,27 @@ def begin_operation(
     reason: str = "",
     snapshot: str | None = None,
     force: bool = False,
+    to: str | None = None,
     using: str | None = None,
 ) -> Operation:
     """Record an operation on these jobs, or on all jobs of a selection; :func:`advance_operation` carries it out.
 
-    ``verb`` is one of retry, skip, cancel and delete. The ``selection`` is a ``Selection`` or its JSON. Only jobs that
-    were already in their state at the ``snapshot`` are included. Pass the snapshot that :func:`current_snapshot`
-    returned when the jobs were shown; the default is a snapshot taken by this call. Jobs selected by id that changed
-    after the snapshot are refused. Of other selections, jobs that came later are counted at the end, as
-    ``details["came_later"]``. ``force`` is an option of :func:`cancel`.
+    ``verb`` is one of retry, skip, cancel, delete and redrive. The ``selection`` is a ``Selection`` or its JSON. Only
+    jobs that were already in their state at the ``snapshot`` are included. Pass the snapshot that
+    :func:`current_snapshot` returned when the jobs were shown; the default is a snapshot taken by this call. Jobs
+    selected by id that changed after the snapshot are refused. Of other selections, jobs that came later are counted
+    at the end, as ``details["came_later"]``. ``force`` is an option of :func:`cancel`, ``to`` one of :func:`redrive`.
 
     Raises ``InvalidOption`` for an unknown verb, an invalid selection or snapshot, and a missing reason if the verb
-    needs one.
+    needs one; and ``QueueNotFound``.
     """
     using = database(using)
     if verb not in VERBS:
         raise InvalidOption("verb", f"expected one of {', '.join(VERBS)}, got {str(verb)[:40]!a}")
     if force and verb != "cancel":
         raise InvalidOption("force", f"{verb} cannot be forced")
+    if to is not None and verb != "redrive":
+        raise InvalidOption("to", f"{verb} sends no jobs to another queue")
     reason = clean_text(reason, max_chars=get_settings().MAX_ERROR_CHARS).strip()
     if VERBS[verb].needs_reason and not reason:
         raise InvalidOption("reason", "expected a text that says why", hint="It is kept with the job.")
@@ -152,7 +171,7 @@ def begin_operation(
         selection=chosen.to_json(),
         snapshot=shown,
         cursor={"place": chosen.after_seq or 0},
-        details={"force": True} if force else {},
+        details=({"force": True} if force else {}) | ({} if to is None else {"to": check_exists(to, using).name}),
     )
 
 
@@ -296,7 +315,7 @@ def _advance(id: UUID, using: str) -> Bit:
         return Bit(operation)
     selection = selection_of(operation)
     ids, place, more = _next(operation, selection, using)
-    moved, refused = VERBS[operation.verb].run(ids, operation, using) if ids else ([], {})
+    moved, refused, counts = VERBS[operation.verb].run(ids, operation, using) if ids else Done([], {})
     kept = operation.details.get("refused", {})
     kept |= {str(job_id): why for job_id, why in list(refused.items())[: max(0, REFUSALS_KEPT - len(kept))]}
     later = {} if more else _came_later(operation, selection, using)
@@ -304,10 +323,14 @@ def _advance(id: UUID, using: str) -> Bit:
         cursor={"place": place, "advanced_at": operation.now.isoformat()},
         moved=F("moved") + len(moved),
         refused=F("refused") + len(refused),
-        details={**operation.details, "refused": kept, **later},
+        details={**operation.details, **_added(operation.details, counts), "refused": kept, **later},
         **({} if more else {"state": Operation.State.DONE, "finished_at": StatementTimestamp()}),
     )
     return Bit(Operation.objects.using(using).get(pk=id), moved, refused)
+
+
+def _added(details: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: int(details.get(name, 0)) + number for name, number in counts.items()}
 
 
 def _next(operation: Operation, selection: Selection, using: str) -> tuple[list[UUID], int, bool]:
@@ -329,7 +352,9 @@ def shown_jobs(verb: str, selection: Selection, using: str) -> QuerySet[Job]:
 
 
 def _taken(verb: str, selection: Selection, using: str) -> JobQuerySet:
-    return Job.objects.using(using).selected(selection).in_state(*VERBS[verb].takes)
+    jobs = Job.objects.using(using).selected(selection).in_state(*VERBS[verb].takes)
+    # Of a whole queue, a redrive also reports the jobs that it cannot move because they are no copies.
+    return jobs.copied() if verb == "redrive" and selection.queue is None else jobs
 
 
 def _came_later(operation: Operation, selection: Selection, using: str) -> dict[str, int]:
