@@ -103,9 +103,7 @@ class JobPage(ActingAdmin):
             "took": duration(ran_for(job)),
             "times": _labelled(job, TIMES),
             "options": _labelled(job, OPTIONS),
-            "acts": [
-                act for act in ACTIONS.values() if job.state in act.takes and request.user.has_perm(act.permission)
-            ],
+            "acts": [act for act in ACTIONS.values() if not act.refusal(job) and request.user.has_perm(act.permission)],
             "may_edit": job.state in RETRIABLE and may_edit_data(request),
         }
         return TemplateResponse(request, "admin/jobqueue/job/page.html", context)
@@ -124,16 +122,16 @@ class JobPage(ActingAdmin):
         form = ReasonForm(request.POST if request.method == "POST" else None, needed=act.needs_reason)
         if request.method == "POST" and form.is_valid():
             moved = self.act_on_one(request, job, act, form.cleaned_data["reason"])
-            gone = moved and verb == "delete"
+            gone = moved and verb in ("delete", "redrive")
             return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", job.pk))
-        line = {"job": job, "error": last_line(job.error), "taken": job.state in act.takes}
+        line = {"job": job, "error": last_line(job.error), "refusal": act.refusal(job)}
         context = {
             **self._context(request, job),
             "title": act.label,
             "act": act,
             "form": form,
             "lines": [line],
-            "number": int(job.state in act.takes),
+            "number": int(not line["refusal"]),
             "snapshot": snapshot,
             "back": self.url("job_change", job.pk),
         }

@@ -25,6 +25,7 @@ from ..exceptions import InvalidOption
 from ..models import BlockedKey, Job, Operation
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
+from ..services.redrive import counts_of
 from .acting import ACTIONS
 from .base import JobQueueAdmin, may_see_data, page_url
 from .changelist import CappedPaginator
@@ -79,6 +80,7 @@ class OperationAdmin(JobQueueAdmin):
             "is_running": operation.state == Operation.State.RUNNING,
             "may_act": self._may_act(request, operation),
             "jobs": self._jobs(operation, refused),
+            "redriven": redriven(operation),
             "filters": filters_shown(operation),
             "came_later": came_later(operation),
             "later_url": list_url(operation, self.admin_site.name),
@@ -137,9 +139,11 @@ class OperationAdmin(JobQueueAdmin):
 
     def _jobs(self, operation: Operation, refused: dict[str, str]) -> list[dict[str, Any]]:
         """The jobs of the operation as they are now, and why some were refused; with filters, only refused jobs."""
-        ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused]))[:IDS_SHOWN]
-        jobs = Job.objects.using(job_database()).defer("data", "output", "attempts").in_bulk(map(UUID, ids))
-        return [{"id": id, "job": jobs.get(UUID(id)), "refused": refused.get(id)} for id in ids]
+        became = operation.details.get("became", {})  # where the work of dead letters went
+        ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused, *became]))[:IDS_SHOWN]
+        now = {id: UUID(became.get(id, id)) for id in ids}
+        jobs = Job.objects.using(job_database()).defer("data", "output", "attempts").in_bulk(now.values())
+        return [{"id": id, "job": jobs.get(now[id]), "refused": refused.get(id)} for id in ids]
 
     # ------------------------------------------------------------------------------------------------------ columns
 
@@ -200,6 +204,14 @@ def came_later(operation: Operation) -> str:
         "number": many(number),
         "among": f"{operation.details['came_later_among']:,}",
     }
+
+
+def redriven(operation: Operation) -> str:
+    """What became of the dead letters of a redrive; empty for other operations."""
+    if operation.verb != "redrive":
+        return ""
+    numbers = {name: f"{number:,}" for name, number in counts_of(operation).items()}
+    return _t("originals retried: %(retried)s; jobs sent again: %(sent)s; nothing left to do: %(removed)s") % numbers
 
 
 def percent(operation: Operation) -> int:

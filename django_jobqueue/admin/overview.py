@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from django.contrib.admin.utils import quote
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from ..doctor import Level
 from ..doctor.findings import Finding, Limits, findings_of
 from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
-from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_without_worker
-from ..models import BlockedKey, Queue, Report
+from ..doctor.work import blocked_keys, dead_letters, overdue_jobs, silent_workers, waiting_without_worker
+from ..models import BlockedKey, Report
 from ..services.inspect.backlog import backlogs, pulse
 from ..services.inspect.jobs import job_database
 from .base import page_url
@@ -28,12 +28,20 @@ from .blocked_keys import with_behind
 from .charts import PERIODS, charts, steps_of
 from .figures import Figures, all_queues, figures_of
 
-UrlOf = Callable[[str], str]  # the URL of one of our pages, by its name
+UrlOf = Callable[..., str]  # the URL of one of our pages, by its name and arguments
 
 SHOWN = 5
 KEPT_SECONDS = {"1h": 20, "24h": 60, "7d": 300}  # how long the charts of a period are cached
 
-_BY_INDEX = (blocked_keys, silent_workers, waiting_without_worker, overdue_jobs, maintenance, schedules)
+_BY_INDEX = (
+    blocked_keys,
+    silent_workers,
+    waiting_without_worker,
+    dead_letters,
+    overdue_jobs,
+    maintenance,
+    schedules,
+)
 _LINKS = {
     "blocked_keys": "blockedkey",
     "worker_silent": "worker",
@@ -141,27 +149,19 @@ def attention_items(figures: dict[str, Figures], using: str, url: UrlOf) -> list
     limits = Limits()
     findings = [finding for look in _BY_INDEX for finding in findings_of(look, using, limits, by_index=True)]
     findings += findings_of(open_transactions, using, limits)
-    letters = set(Queue.objects.using(using).exclude(dead_letter=None).values_list("dead_letter_id", flat=True))
-    items = [_item_of(finding, letters, url) for finding in findings]
+    items = [_item_of(finding, url) for finding in findings]
     items += _failing(figures, url)
     items += _backlogs(using, url)
     order = [level.value for level in (Level.ERROR, Level.WARNING, Level.NOTICE)]
     return sorted(items, key=lambda item: order.index(item.level))
 
 
-def _item_of(finding: Finding, letters: set[str], url: UrlOf) -> AttentionItem:
-    """The doctor's finding; but a dead-letter queue without a worker is normal, because an operator empties it."""
-    queue = str(finding.facts.get("queue", ""))
-    if finding.code == "no_worker" and queue in letters:
-        waiting = f"{url('job_changelist')}?{urlencode({'queue': queue, 'state': 'waiting'})}"
-        return AttentionItem(
-            Level.NOTICE.value,
-            _("Dead letters wait in %s") % queue,
-            _("Inspect them. To send one again, retry its original job and cancel the copy."),
-            waiting,
-        )
-    screen = _LINKS.get(finding.code, "maintenance")
-    return AttentionItem(finding.level.value, finding.title, finding.detail, url(f"{screen}_changelist"))
+def _item_of(finding: Finding, url: UrlOf) -> AttentionItem:
+    """The doctor's finding, with a link to the page on which it can be looked at."""
+    address = url(f"{_LINKS.get(finding.code, 'maintenance')}_changelist")
+    if finding.code == "dead_letters":
+        address = url("queue_redrive", quote(finding.facts["queue"]))
+    return AttentionItem(finding.level.value, finding.title, finding.detail, address)
 
 
 def _failing(figures: dict[str, Figures], url: UrlOf) -> list[AttentionItem]:

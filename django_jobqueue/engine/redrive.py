@@ -27,11 +27,11 @@ DONE_AGAIN = ELIGIBLE | {JobState.ACTIVE, JobState.COMPLETED}
 
 @dataclass(slots=True)
 class Redriven:
-    """What became of dead letters."""
+    """What became of dead letters: each that moved with the job that does its work."""
 
-    retried: list[UUID] = field(default_factory=list)  # their originals were retried in their places
-    sent: list[UUID] = field(default_factory=list)  # new jobs were sent in their places
-    removed: list[UUID] = field(default_factory=list)  # only removed, because their jobs run again already
+    retried: dict[UUID, UUID] = field(default_factory=dict)  # with the original, which was retried in its place
+    sent: dict[UUID, UUID] = field(default_factory=dict)  # with the new job
+    removed: dict[UUID, UUID] = field(default_factory=dict)  # with the job that waits, runs or has completed already
     refused: dict[UUID, str] = field(default_factory=dict)  # left, with the reason
 
 
@@ -48,9 +48,9 @@ class Letter:
 
     @classmethod
     def of(cls, job: Job) -> Letter:
-        if job.source_id is None or job.source_queue == job.queue_id:
-            return cls(job.pk, job.queue_id, False, job.pk, job.queue_id, job.singleton_key)
-        return cls(job.pk, job.queue_id, True, job.source_id, job.source_queue, job.source_key)
+        if job.is_copy and job.source_id:
+            return cls(job.pk, job.queue_id, True, job.source_id, job.source_queue, job.source_key)
+        return cls(job.pk, job.queue_id, False, job.pk, job.queue_id, job.singleton_key)
 
     @property
     def new_id(self) -> UUID:
@@ -104,8 +104,10 @@ class _Batch:
             state = None if original is None else original.state
             if why := self._refusal(letter, original):
                 done.refused[letter.id] = why
-            elif state in DONE_AGAIN or letter.new_id in self.sent_before:
-                done.removed.append(letter.id)
+            elif state in DONE_AGAIN:
+                done.removed[letter.id] = letter.source_id
+            elif letter.new_id in self.sent_before:
+                done.removed[letter.id] = letter.new_id
             elif state in RETRIABLE and self._target(letter) == letter.source_queue:
                 retrying[letter.source_id].append(letter)
             else:
@@ -122,7 +124,7 @@ class _Batch:
         change = Change(JobState.RETRY, delay=0, more_retries=1, crashes=0)
         apply(self.using, moving, dict.fromkeys((job.pk for job in moving), change), locked)
         for job in moving:
-            self._note(retrying[job.pk], done.retried, done)
+            self._note(retrying[job.pk], job.pk, done.retried, done)
 
     def send(self, sending: _Sorted, done: Redriven) -> None:
         """Send new jobs to the ends of their keys; of several letters of one original, the latest is sent."""
@@ -140,17 +142,17 @@ class _Batch:
         stored: dict[str, list[UUID]] = defaultdict(list)
         for id, queue in rows(self.using, sql.transitions.REDRIVE, params):
             stored[queue].append(id)
-            self._note(sending.pop(id), done.sent, done)
+            self._note(sending.pop(id), id, done.sent, done)
         for queue, ids in stored.items():
             announcements.sent(self.using, queue, ids)
         for letters in sending.values():
             self._refuse(letters, f"its place in the queue {self._target(letters[-1])!r} is taken by another job", done)
 
-    def _note(self, letters: list[Letter], moved: list[UUID], done: Redriven) -> None:
-        """The last of these letters moved its job; the others are older copies of the same job."""
+    def _note(self, letters: list[Letter], job: UUID, moved: dict[UUID, UUID], done: Redriven) -> None:
+        """The last of these letters moved the job; the others are older copies of it."""
         *older, last = [letter.id for letter in letters]
-        moved.append(last)
-        done.removed += older
+        moved[last] = job
+        done.removed |= dict.fromkeys(older, job)
 
     def _refuse(self, letters: list[Letter], why: str, done: Redriven) -> None:
         done.refused |= {letter.id: why for letter in letters}

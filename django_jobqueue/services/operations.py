@@ -46,11 +46,12 @@ IDLE_SECONDS = 10.0
 
 
 class Done(NamedTuple):
-    """The jobs that moved, and the refused ones with the reason."""
+    """The jobs that moved, and the refused ones with the reason; a redrive also says what became of the moved ones."""
 
     moved: list[UUID]
     refused: dict[UUID, str]
-    counts: Mapping[str, int] = MappingProxyType({})  # of what became of the moved jobs; kept with the operation
+    counts: Mapping[str, int] = MappingProxyType({})
+    became: Mapping[UUID, UUID] = MappingProxyType({})  # the job that does the work of a moved one
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ def _redrive(ids: list[UUID], operation: Operation, using: str) -> Done:
     seen = Seen("redrive", operation.snapshot) if operation.snapshot else None
     done = redrive_some(using, ids, to=operation.details.get("to"), seen=seen)
     counts = {"retried": len(done.retried), "sent": len(done.sent), "removed": len(done.removed)}
-    return Done([*done.retried, *done.sent, *done.removed], done.refused, counts)
+    became = done.retried | done.sent | done.removed
+    return Done(list(became), done.refused, counts, became)
 
 
 VERBS: Mapping[str, Verb] = MappingProxyType(
@@ -124,6 +126,7 @@ class Bit:
     operation: Operation
     moved: list[UUID] = field(default_factory=list)
     refused: dict[UUID, str] = field(default_factory=dict)
+    became: Mapping[UUID, UUID] = field(default_factory=dict)
 
 
 def begin_operation(
@@ -315,7 +318,7 @@ def _advance(id: UUID, using: str) -> Bit:
         return Bit(operation)
     selection = selection_of(operation)
     ids, place, more = _next(operation, selection, using)
-    moved, refused, counts = VERBS[operation.verb].run(ids, operation, using) if ids else Done([], {})
+    moved, refused, counts, became = VERBS[operation.verb].run(ids, operation, using) if ids else Done([], {})
     kept = operation.details.get("refused", {})
     kept |= {str(job_id): why for job_id, why in list(refused.items())[: max(0, REFUSALS_KEPT - len(kept))]}
     later = {} if more else _came_later(operation, selection, using)
@@ -323,14 +326,22 @@ def _advance(id: UUID, using: str) -> Bit:
         cursor={"place": place, "advanced_at": operation.now.isoformat()},
         moved=F("moved") + len(moved),
         refused=F("refused") + len(refused),
-        details={**operation.details, **_added(operation.details, counts), "refused": kept, **later},
+        details={**operation.details, **_redriven(operation.details, counts, became), "refused": kept, **later},
         **({} if more else {"state": Operation.State.DONE, "finished_at": StatementTimestamp()}),
     )
-    return Bit(Operation.objects.using(using).get(pk=id), moved, refused)
+    return Bit(Operation.objects.using(using).get(pk=id), moved, refused, became)
 
 
-def _added(details: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: int(details.get(name, 0)) + number for name, number in counts.items()}
+def _redriven(
+    details: Mapping[str, Any], counts: Mapping[str, int], became: Mapping[UUID, UUID]
+) -> dict[str, int | dict[str, str]]:
+    """The counts of a redrive, and what became of its first dead letters, to be stored with the operation."""
+    if not counts:
+        return {}
+    stored = details.get("became", {})
+    first = list(became.items())[: max(0, REFUSALS_KEPT - len(stored))]
+    added = {name: int(details.get(name, 0)) + number for name, number in counts.items()}
+    return {**added, "became": stored | {str(letter): str(job) for letter, job in first}}
 
 
 def _next(operation: Operation, selection: Selection, using: str) -> tuple[list[UUID], int, bool]:

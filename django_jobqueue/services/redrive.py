@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from ..engine.databases import database, named
@@ -20,12 +20,14 @@ class Redriven(Outcome):
     """The dead letters that :func:`redrive` moved, and those that it left, with the reason.
 
     Of the moved ones, ``retried`` is the number whose originals were retried in their places, ``sent`` the number that
-    became new jobs, and ``removed`` the number whose jobs already wait, run or have completed again.
+    became new jobs, and ``removed`` the number whose jobs already wait, run or have completed again. ``became`` has the
+    id of that job for each.
     """
 
     retried: int = 0
     sent: int = 0
     removed: int = 0
+    became: dict[UUID, UUID] = field(default_factory=dict)
 
 
 def redrive(
@@ -61,11 +63,13 @@ def redrive(
     operation = begin_operation("redrive", selection=selection, to=to, operator=operator, reason=reason, using=using)
     moved: list[UUID] = []
     refused: dict[UUID, str] = {}
+    became: dict[UUID, UUID] = {}
     for bit in bits(operation, using=using):
         operation = bit.operation
         moved += bit.moved
         refused |= bit.refused
-    return Redriven(moved, refused, **counts_of(operation))
+        became |= bit.became
+    return Redriven(moved, refused, **counts_of(operation), became=became)
 
 
 def counts_of(operation: Operation) -> dict[str, int]:
@@ -79,9 +83,13 @@ def dead_letters(
     to: str | None = None,
     source_queue: str | None = None,
     limit: int | None = None,
+    snapshot: str | None = None,
     using: str,
 ) -> Selection:
-    """The letters that :func:`redrive` with these options would take now. Raises what it raises."""
+    """The letters that :func:`redrive` with these options would take. Raises what it raises.
+
+    With a ``snapshot``, see :func:`current_snapshot`, those that it would have taken then.
+    """
     queue = check_exists(dead_letter_queue, using).name
     if to is not None and check_exists(to, using).name == queue:
         raise InvalidOption("to", f"{queue!r} is the queue that the dead letters are in")
@@ -92,7 +100,8 @@ def dead_letters(
     if limit is not None:
         limit = check_int(limit, option="limit", minimum=1, maximum=LARGEST)
     _check_keeps_dead_letters(queue, using)
-    selection = Selection(queue=queue, source_queue=source_queue, snapshot=current_snapshot(using=using))
+    shown = current_snapshot(using=using) if snapshot is None else snapshot
+    selection = Selection(queue=queue, source_queue=source_queue, snapshot=shown)
     if limit is None:
         return selection
     numbers = list(shown_jobs("redrive", selection, using).order_by("seq").values_list("seq", flat=True)[:limit])

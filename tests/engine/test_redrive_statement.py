@@ -47,7 +47,8 @@ def test_the_jobs_are_numbered_in_the_order_given(queue):
 
 
 def test_each_goes_to_its_queue_with_the_policy_of_that_queue(queue, fifo_queue):
-    letters = [JobFactory(queue=QueueFactory(name="dead"), data=n) for n in range(2)]
+    dead = QueueFactory(name="dead")
+    letters = [JobFactory(queue=dead, data=n) for n in range(2)]
 
     ids, found = redrive(letters, [queue.name, fifo_queue.name], ["", "k"])
 

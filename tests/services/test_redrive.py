@@ -84,10 +84,12 @@ def counts(redriven: services.Redriven) -> tuple[int, int, int, int]:
 
 def test_an_original_that_blocks_its_key_is_retried_in_its_place(orders):
     first, second = fail_one(orders, 1, singleton_key="a"), sent(orders, 2, singleton_key="a")
+    letter = letter_of(first)
 
     redriven = services.redrive("dead")
 
     assert counts(redriven) == (1, 0, 0, 0)
+    assert redriven.became == {letter.pk: first.pk}
     assert letters() == []
     assert reread(first).state == JobState.RETRY
     assert services.blocked_keys("orders") == []
@@ -183,6 +185,7 @@ def test_a_new_job_goes_to_the_end_of_the_key_if_the_original_was_skipped_or_del
     sent(orders, 2, singleton_key="a")
     services.skip(job.pk, reason="later") if end == "skip" else services.delete(job.pk)
 
+    letter = letter_of(job)
     redriven = services.redrive("dead")
 
     assert counts(redriven) == (0, 1, 0, 0)
@@ -195,6 +198,7 @@ def test_a_new_job_goes_to_the_end_of_the_key_if_the_original_was_skipped_or_del
     assert (new.data, new.singleton_key, new.attempt) == (1, "a", 1)
     found = reread(new)
     assert (found.source_id, found.source_queue, found.source_key) == (job.pk, "orders", "a")
+    assert redriven.became == {letter.pk: new.pk}
 
 
 def test_the_new_job_has_everything_that_the_original_had(mails):
