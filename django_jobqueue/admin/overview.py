@@ -19,7 +19,7 @@ from ..doctor import Level
 from ..doctor.findings import Finding, Limits, findings_of
 from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
-from ..doctor.work import blocked_keys, dead_letters, overdue_jobs, silent_workers, waiting_without_worker
+from ..doctor.work import blocked_keys, overdue_jobs, silent_workers, waiting_without_worker
 from ..models import BlockedKey, Report
 from ..services.inspect.backlog import backlogs, pulse
 from ..services.inspect.jobs import job_database
@@ -33,15 +33,7 @@ UrlOf = Callable[..., str]  # the URL of one of our pages, by its name and argum
 SHOWN = 5
 KEPT_SECONDS = {"1h": 20, "24h": 60, "7d": 300}  # how long the charts of a period are cached
 
-_BY_INDEX = (
-    blocked_keys,
-    silent_workers,
-    waiting_without_worker,
-    dead_letters,
-    overdue_jobs,
-    maintenance,
-    schedules,
-)
+_BY_INDEX = (blocked_keys, silent_workers, waiting_without_worker, overdue_jobs, maintenance, schedules)
 _LINKS = {
     "blocked_keys": "blockedkey",
     "worker_silent": "worker",

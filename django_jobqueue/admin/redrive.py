@@ -14,18 +14,19 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from .. import services
+from ..doctor.findings import counted
 from ..exceptions import InvalidOption, JobQueueError, QueueNotFound
 from ..models import Job, Queue
-from ..selection import Selection
+from ..services.inspect import health
 from ..services.inspect.jobs import job_database
-from ..services.inspect.lists import count, look
-from ..services.operations import shown_jobs
-from ..services.redrive import dead_letters
+from ..services.queues import find_queue
+from ..services.redrive import check_keeps_dead_letters, dead_letters, oldest_letters
 from .acting import FINISH_SECONDS, ReasonForm
 from .base import JobQueueAdmin
-from .wording import last_line, many
+from .wording import last_line
 
 SHOWN = 10
+COUNTED = 1_000  # the count stops here
 
 
 class RedriveForm(ReasonForm):
@@ -68,7 +69,7 @@ class RedrivePage(JobQueueAdmin):
         queue, using = unquote(name), job_database()
         snapshot = services.current_snapshot()  # before the letters on the page are read
         try:
-            selection = dead_letters(queue, snapshot=snapshot, using=using)
+            check_keeps_dead_letters(find_queue(queue, using).name, using)
         except QueueNotFound as error:
             raise Http404 from error
         except InvalidOption as error:
@@ -77,7 +78,10 @@ class RedrivePage(JobQueueAdmin):
         form = self._form(request, queue, using)
         if request.method == "POST" and form.is_valid() and (response := self._begun(request, queue, form, using)):
             return response
-        counted = count(shown_jobs("redrive", selection, using))
+        letters = oldest_letters(queue, SHOWN, using)
+        found = health.dead_letters(most=COUNTED, using=using)
+        # A queue that no other queue names as its dead letter any more is not counted.
+        number, most = next(((each.number, COUNTED) for each in found if each.queue == queue), (len(letters), SHOWN))
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -86,10 +90,9 @@ class RedrivePage(JobQueueAdmin):
             "queue": queue,
             "form": form,
             "snapshot": snapshot,
-            "number": counted.number,
-            "many": many(counted.number),
-            "among": counted.among,
-            "lines": _oldest(selection, using),
+            "number": number,
+            "letters": counted(number, _t("dead letter"), _t("dead letters"), most=most),
+            "lines": _lines(letters, using),
             "may_redrive": self.has_retry_permission(request),
             "back": self.url("queue_change", quote(queue)),
         }
@@ -120,9 +123,8 @@ class RedrivePage(JobQueueAdmin):
         return HttpResponseRedirect(self.url("operation_change", operation.pk))
 
 
-def _oldest(selection: Selection, using: str) -> list[dict[str, Any]]:
-    """The oldest dead letters, each with its original, if that is still there."""
-    letters = look(shown_jobs("redrive", selection, using).defer("data", "output", "attempts"), SHOWN, after=0).jobs
+def _lines(letters: list[Job], using: str) -> list[dict[str, Any]]:
+    """Dead letters, each with its original, if that is still there."""
     sources = [letter.source_id for letter in letters if letter.source_id]
     originals = Job.objects.using(using).defer("data", "output", "attempts").in_bulk(sources)
     lines = []

@@ -92,6 +92,7 @@ def silent_workers(using: str, limits: Limits) -> Iterator[Finding]:
 
 
 def waiting_without_worker(using: str, limits: Limits) -> Iterator[Finding]:
+    """Queues that no worker takes, and dead letters, which are not for workers."""
     lost = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
     live = Worker.objects.using(using).filter(stopped_at=None, heartbeat_at__gt=StatementTimestamp() - lost)
     taken = [set(queues) for queues in live.values_list("queues", flat=True)]
@@ -108,9 +109,10 @@ def waiting_without_worker(using: str, limits: Limits) -> Iterator[Finding]:
                 {"queue": queue, "seconds": age},
                 using,
             )
+    yield from _dead_letters(using)
 
 
-def dead_letters(using: str, limits: Limits) -> Iterator[Finding]:
+def _dead_letters(using: str) -> Iterator[Finding]:
     """Copies of jobs that failed for good. A worker would run them again, so running one is never the advice."""
     for queue, number, age in health.dead_letters(most=CAP, using=using):
         yield Finding(
@@ -167,11 +169,4 @@ def overdue_jobs(using: str, limits: Limits) -> Iterator[Finding]:
         )
 
 
-LOOKS = (
-    waiting_without_handler,
-    silent_workers,
-    waiting_without_worker,
-    dead_letters,
-    blocked_keys,
-    overdue_jobs,
-)
+LOOKS = (waiting_without_handler, silent_workers, waiting_without_worker, blocked_keys, overdue_jobs)

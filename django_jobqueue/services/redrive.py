@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from uuid import UUID
 
 from ..engine.databases import database, named
@@ -99,7 +100,7 @@ def dead_letters(
             check_exists(source_queue, using)  # a queue that was deleted may still have letters
     if limit is not None:
         limit = check_int(limit, option="limit", minimum=1, maximum=LARGEST)
-    _check_keeps_dead_letters(queue, using)
+    check_keeps_dead_letters(queue, using)
     shown = current_snapshot(using=using) if snapshot is None else snapshot
     selection = Selection(queue=queue, source_queue=source_queue, snapshot=shown)
     if limit is None:
@@ -108,8 +109,8 @@ def dead_letters(
     return replace(selection, until_seq=numbers[-1] if numbers else 0)
 
 
-def _check_keeps_dead_letters(queue: str, using: str) -> None:
-    """A queue that no other queue names as its dead letter any more may still have copies."""
+def check_keeps_dead_letters(queue: str, using: str) -> None:
+    """Raises ``InvalidOption`` for another queue; one that no queue names as dead letter any more may have copies."""
     keeping = set(Queue.objects.using(using).exclude(dead_letter=None).values_list("dead_letter_id", flat=True))
     if queue in keeping or Job.objects.using(using).in_queue(queue).copied().exists():
         return
@@ -121,3 +122,10 @@ def _check_keeps_dead_letters(queue: str, using: str) -> None:
         f"{queue!r} keeps no dead letters: no queue names it as its dead_letter, and it has no copies of other jobs",
         hint=known,
     )
+
+
+def oldest_letters(queue: str, number: int, using: str) -> list[Job]:
+    """About the oldest dead letters that a redrive takes, along the indexes of waiting and of failed jobs."""
+    letters = Job.objects.using(using).in_queue(queue).defer("data", "output", "attempts")
+    found = [*letters.fetchable().in_order()[:number], *letters.dead().order_by("finalized_at")[:number]]
+    return sorted(found, key=attrgetter("seq"))[:number]
