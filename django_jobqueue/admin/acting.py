@@ -73,8 +73,8 @@ ACTIONS = {
             _("Redrive"),
             _("Redrive dead letters"),
             _(
-                "Each dead letter goes back to the queue it came from: its original is retried in its place. If that "
-                "was skipped or deleted, a new job goes to the end of its key."
+                "Each dead letter returns to the queue it came from: its original is retried in its place. If that was "
+                "skipped or deleted, a new job goes to the end of its key."
             ),
             "jobqueue.retry_job",
         ),

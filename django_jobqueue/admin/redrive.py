@@ -30,7 +30,7 @@ COUNTED = 1_000  # the count stops here
 
 
 class RedriveForm(ReasonForm):
-    """Which dead letters go back, and where to."""
+    """Which dead letters are sent back, and where to."""
 
     source_queue = forms.CharField(label=_("Which"), required=False, widget=forms.Select)
     to = forms.CharField(

@@ -1,37 +1,13 @@
-"""The slots that the policy of a queue gives to the jobs of a key: an operator's verb may find them taken."""
+"""The slots that the policy of a queue gives to the jobs of a key: a failed job may find its slot taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import TypeVar
 from uuid import UUID
 
-from django.db import IntegrityError, OperationalError, connections, transaction
-from psycopg.errors import UniqueViolation
-
-from ..database_errors import explain
 from ..models import Job
 from ..policies import QueuePolicy
 from ..states import OCCUPIED
 from .retry_decision import retrying_beside
-
-T = TypeVar("T")
-
-
-def despite_collisions(work: Callable[[], T], using: str) -> T:
-    """Run ``work``, and again if a job that was sent meanwhile has taken a slot: the next run sees that job."""
-    for tries_left in reversed(range(5)):
-        try:
-            with transaction.atomic(using=using) if not connections[using].get_autocommit() else nullcontext():
-                return work()
-        except OperationalError as error:
-            explain(error, using)
-            raise
-        except IntegrityError as error:
-            if not tries_left or not isinstance(error.__cause__, UniqueViolation):
-                raise
-    raise AssertionError("unreachable")
 
 
 def slots_taken(using: str, jobs: list[Job]) -> dict[UUID, UUID]:

@@ -15,10 +15,10 @@ from ..states import ELIGIBLE, REDRIVABLE, RETRIABLE, JobState
 from . import announcements, sql
 from .databases import rows
 from .lanes import Locked
-from .policy_slots import despite_collisions, slots_taken
+from .policy_slots import slots_taken
 from .snapshots import CHANGED, Seen
 from .transactions import in_transaction
-from .transitions import Change, apply, delete_rows, lock
+from .transitions import Change, apply, delete_rows, despite_collisions, lock
 
 NO_LETTER = "it is no dead letter: it is no copy of a job of another queue"
 # The original has been retried since: it waits, runs or has completed, so nothing is left to do for its dead letters.

@@ -21,7 +21,7 @@ from ..engine.announcements import wake
 from ..engine.claims import Target, database_of, id_of
 from ..engine.databases import database, execute, named, rows
 from ..engine.lanes import lanes_of
-from ..engine.policy_slots import despite_collisions, slots_taken
+from ..engine.policy_slots import slots_taken
 from ..engine.queues import check_exists, no_queue
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
 from ..engine.transactions import in_transaction
@@ -33,6 +33,7 @@ from ..engine.transitions import (
     Moved,
     Refusal,
     delete_rows,
+    despite_collisions,
     lock,
     move,
 )

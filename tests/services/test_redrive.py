@@ -1,4 +1,4 @@
-"""Dead letters go back to the queues they came from: once, in order, and without losing any."""
+"""Dead letters return to the queues they came from: once, in order, and without losing any."""
 
 from __future__ import annotations
 
