@@ -23,8 +23,8 @@ LAKE = DOCTOR.parent / "pipeline" / "examining.py"
 SOURCES = "\n".join(path.read_text() for path in (*DOCTOR.glob("*.py"), LAKE))
 COMMON = {"--json", "--database"}
 NAMED = {
-    "list", "show", "send", "retry", "skip", "cancel", "delete", "redrive", "purge", "blocked", "why", "pause", "resume",
-    "stats", "workers", "schedules", "maintain", "doctor", "archive", "restore", "audit",
+    "list", "show", "send", "retry", "skip", "cancel", "delete", "redrive", "purge", "blocked", "why", "pause",
+    "resume", "stats", "workers", "schedules", "maintain", "doctor", "archive", "restore", "audit",
     "bulk_send", "analyze", "operations", "resume_operation",
 }  # fmt: skip
 
