@@ -168,6 +168,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Jobs that failed for good on an ordered queue: each blocks its key until an operator decides."""
         return self.filter(policy=ORDERED).dead()
 
+    def copied(self) -> Self:
+        """Copies of jobs of another queue: dead letters."""
+        return self.filter(source_id__isnull=False).exclude(source_queue=F("queue"))
+
     def selected(self, selection: Selection) -> Self:
         """The jobs of a selection; the operation checks whether they changed since its snapshot."""
         jobs = self
@@ -216,6 +220,7 @@ def _columns(selection: Selection) -> dict[str, Any]:
         "name": selection.handler,
         "assignee": selection.worker,
         "fingerprint": selection.fingerprint,
+        "source_queue": selection.source_queue,
         "seq__gt": selection.after_seq,
         "seq__lte": selection.until_seq,
         **_bounds("created_at", selection.created_at),

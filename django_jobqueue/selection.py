@@ -52,6 +52,7 @@ class Selection:
     handler: str | None = None
     worker: str | None = None  # the worker that a job was last assigned to
     fingerprint: str | None = None
+    source_queue: str | None = None  # the queue that a dead letter or a restored job comes from
     search: str | None = None  # an id, or the beginning of an id or of a key
     operation: UUID | None = None  # the jobs that this operation changed
     blocks_key: bool | None = None  # only jobs that failed for good and hold the key of an ordered queue
@@ -196,6 +197,7 @@ _CHECKS: Mapping[str, Callable[[str, object], Any]] = MappingProxyType(
         "handler": _text,
         "worker": _text,
         "fingerprint": _text,
+        "source_queue": _text,
         "search": _text,
         "operation": _id,
         "blocks_key": _flag,

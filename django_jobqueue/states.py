@@ -99,3 +99,4 @@ FAILABLE = leads_to(JobState.FAILED)  # attempts of jobs in these states may fai
 STOPPABLE = leads_to(JobState.STOPPED) - DEAD - {JobState.RETRY}  # a worker may stop jobs in these states
 RETRIABLE = leads_to(JobState.RETRY) & FINAL  # an operator may give these jobs another attempt
 SKIPPABLE = leads_to(JobState.STOPPED) - RUNNING  # an operator may end these jobs without another attempt
+REDRIVABLE = ELIGIBLE | DEAD  # an operator may send these dead letters back to the queue they came from

@@ -55,6 +55,7 @@ def test_the_tour_shows_the_walks_that_a_reader_looks_for():
         "A worker fetches from a lane",
         "A handler fails",
         "An operator skips a job",
+        "An operator redrives dead letters",
         "A schedule sends the job of a slot",
         "A child process is killed",
         "Finished jobs are archived",

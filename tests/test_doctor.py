@@ -397,13 +397,20 @@ def test_a_queue_that_nobody_works_on_is_found_if_something_waits(queue):
     assert find("no_worker") == []
 
 
-def test_a_dead_letter_queue_waits_for_a_person_and_is_no_error(queue):
-    JobFactory(queue=QueueFactory(name="dead"))
+def test_dead_letters_wait_for_an_operator_and_never_for_a_worker(queue):  # B42
+    letters = QueueFactory(name="dead", policy="key_strict_fifo")
+    JobFactory(queue=letters, singleton_key="a", name="unknown")
+    JobFactory(queue=letters, singleton_key="b", state=JobState.FAILED, created_at=ago(hours=3))
     services.update_queue(queue.name, dead_letter="dead")
 
-    (finding,) = find("no_worker")
+    (finding,) = find("dead_letters")
 
-    assert (finding.facts["queue"], finding.level) == ("dead", Level.NOTICE)
+    assert (finding.level, finding.fix) == (Level.NOTICE, "manage.py jobs redrive dead")
+    assert finding.title == "2 dead letters in 'dead', the oldest 3 h old"
+    assert "manage.py jobs list --queue dead" in finding.detail
+    assert find("no_worker") == find("no_handler") == find("blocked_keys") == []
+    services.pause("dead")
+    assert find("queue_paused") == []
 
 
 @pytest.mark.django_db

@@ -27,6 +27,7 @@ EVERY_FIELD: dict[str, Any] = {
     "handler": "ship",
     "worker": "web-1",
     "fingerprint": "abc",
+    "source_queue": "orders",
     "search": "0198",
     "operation": uuid7(),
     "blocks_key": True,
@@ -145,7 +146,8 @@ def test_each_field_finds_its_jobs_and_no_others(queue, fifo_queue):
     ran = {"assigned_at": now - timedelta(seconds=60), "started_at": now - timedelta(seconds=60), "finalized_at": now}
     wanted = JobFactory(
         queue=fifo_queue, name="ship", singleton_key="customer-7", tags=["red", "blue"], assignee="web-1", attempt=3,
-        state=JobState.FAILED, fingerprint="abc", attempt_finished_at=now, created_at=now - timedelta(days=3), **ran,
+        state=JobState.FAILED, fingerprint="abc", attempt_finished_at=now, created_at=now - timedelta(days=3),
+        source_queue="shop", **ran,
     )  # fmt: skip
     JobFactory(queue=queue, name="mail", singleton_key="c", tags=["red"], created_at=now - timedelta(days=9))
     early, late = now - timedelta(days=4), now - timedelta(days=2)
@@ -159,6 +161,7 @@ def test_each_field_finds_its_jobs_and_no_others(queue, fifo_queue):
         "handler": "ship",
         "worker": "web-1",
         "fingerprint": "abc",
+        "source_queue": "shop",
         "search": str(wanted.pk),
         "blocks_key": True,
         "created_at": Range(early, late),

@@ -28,7 +28,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import services
 from ..exceptions import InvalidOption, JobQueueError
 from ..identifiers import as_number
-from ..models import Operation
+from ..models import Job, Operation
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lists import count
@@ -62,6 +62,12 @@ class JobAction:
         """Whatever ends or deletes jobs needs one; giving them another attempt does not."""
         return self.is_grave
 
+    def refusal(self, job: Job) -> Any:
+        """Why the verb would not change the job now; empty if it would."""
+        if job.state not in self.takes:
+            return _("it is %s") % job.get_state_display()
+        return _("it is no dead letter") if self.verb == "redrive" and not job.is_copy else ""
+
 
 ACTIONS = {
     act.verb: act
@@ -71,6 +77,16 @@ ACTIONS = {
             _("Retry"),
             _("Retry jobs"),
             _("Each failed job gets one more attempt at once, before all other jobs of its key."),
+            "jobqueue.retry_job",
+        ),
+        JobAction(
+            "redrive",
+            _("Redrive"),
+            _("Redrive dead letters"),
+            _(
+                "Each dead letter returns to the queue it came from: its original is retried in its place. If that was "
+                "skipped or deleted, a new job goes to the end of its key."
+            ),
             "jobqueue.retry_job",
         ),
         JobAction(
@@ -252,8 +268,8 @@ class ActingAdmin(JobQueueAdmin):
     def preview(self, queryset: QuerySet[Any], act: JobAction) -> dict[str, Any]:
         """Each selected job, and whether the verb would change it now."""
         jobs = queryset.defer("data", "output", "error", "attempts").order_by("seq")
-        lines = [{"job": job, "error": error_line(job), "taken": job.state in act.takes} for job in jobs]
-        return {"lines": lines, "number": sum(1 for line in lines if line["taken"])}
+        lines = [{"job": job, "error": error_line(job), "refusal": act.refusal(job)} for job in jobs]
+        return {"lines": lines, "number": sum(1 for line in lines if not line["refusal"])}
 
     def act_on_one(self, request: HttpRequest, asked: Confirmation, act: JobAction, reason: str) -> bool:
         """Apply the action to one job and show a message; returns whether the job changed."""

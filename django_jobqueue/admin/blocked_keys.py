@@ -183,7 +183,7 @@ class BlockedKeyAdmin(ActingAdmin):
     def preview(self, queryset: QuerySet[Any], act: JobAction) -> dict[str, Any]:
         """Each blocking job, and which job of its key would run next."""
         rows = with_behind(queryset.defer("data", "output", "error", "attempts").order_by("finalized_at", "seq"))
-        lines = [{"job": row, "error": wording.error_line(row), "taken": True, "then": _then(row, act)} for row in rows]
+        lines = [{"job": row, "error": wording.error_line(row), "then": _then(row, act)} for row in rows]
         return {"lines": lines, "number": len(lines)}
 
 

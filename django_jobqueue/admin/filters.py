@@ -112,6 +112,12 @@ class OperationFilter(TextFilter):
         return self.value() is not None
 
 
+class SourceQueueFilter(TextFilter):
+    """Dead letters of this queue."""
+
+    title, parameter_name = _("source queue"), "source_queue"
+
+
 class TagFilter(TextFilter):
     """Jobs that have all of the tags, which are separated by commas."""
 
@@ -177,6 +183,7 @@ LIST_FILTER = (
     WorkerFilter,
     FingerprintFilter,
     OperationFilter,
+    SourceQueueFilter,
     ("created_at", TimeRange),
     ("started_at", TimeRange),
     ("finalized_at", TimeRange),
@@ -185,6 +192,6 @@ LIST_FILTER = (
 )
 TIMES, NUMBERS = ("created_at", "started_at", "finalized_at"), ("attempt", "duration")
 LOOK_UPS = frozenset(
-    {"state", "queue", "handler", "key", "tag", "worker", "fingerprint", "operation"}
+    {"state", "queue", "handler", "key", "tag", "worker", "fingerprint", "operation", "source_queue"}
     | {f"{name}__range__{end}" for name in (*TIMES, *NUMBERS) for end in ("gte", "lte")}
 )

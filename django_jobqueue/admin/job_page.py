@@ -109,9 +109,7 @@ class JobPage(ActingAdmin):
             "took": duration(ran_for(job)),
             "times": _labelled(job, TIMES),
             "options": _labelled(job, OPTIONS),
-            "acts": [
-                act for act in ACTIONS.values() if job.state in act.takes and request.user.has_perm(act.permission)
-            ],
+            "acts": [act for act in ACTIONS.values() if not act.refusal(job) and request.user.has_perm(act.permission)],
             "may_edit": job.state in RETRIABLE and may_edit_data(request),
         }
         return TemplateResponse(request, "admin/jobqueue/job/page.html", context)
@@ -135,14 +133,14 @@ class JobPage(ActingAdmin):
         job = self.job_or_none(request, id)
         if job is None:
             return self.gone(request, id)
-        line = {"job": job, "error": error_line(job), "taken": job.state in act.takes}
+        line = {"job": job, "error": error_line(job), "refusal": act.refusal(job)}
         context = {
             **self._context(request, job),
             "title": act.label,
             "act": act,
             "form": ReasonForm(needed=act.needs_reason),
             "lines": [line],
-            "number": int(job.state in act.takes),
+            "number": int(not line["refusal"]),
             "token": asked.token(),
             "back": self.url("job_change", job.pk),
         }

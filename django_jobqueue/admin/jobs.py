@@ -30,7 +30,7 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
     sortable_by = ()
     search_fields = ("id", "singleton_key")
     search_help_text = _("The number of a job, such as #154, its id or the beginning of it, or the beginning of a key.")
-    actions = ("retry_jobs", "skip_jobs", "cancel_jobs", "delete_jobs")
+    actions = ("retry_jobs", "redrive_jobs", "skip_jobs", "cancel_jobs", "delete_jobs")
     actions_on_bottom = False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -84,6 +84,10 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
     @admin.action(description=_("Retry selected jobs"), permissions=["retry"])
     def retry_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return self.act_on_many(request, queryset, ACTIONS["retry"])
+
+    @admin.action(description=_("Redrive selected dead letters"), permissions=["retry"])
+    def redrive_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        return self.act_on_many(request, queryset, ACTIONS["redrive"])
 
     @admin.action(description=_("Skip selected jobs with a reason"), permissions=["skip"])
     def skip_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:

@@ -28,6 +28,7 @@ from ..exceptions import InvalidOption
 from ..models import BlockedKey, Job, Operation
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
+from ..services.redrive import counts_of
 from .acting import ACTIONS
 from .base import JobQueueAdmin, may_see_data, page_url
 from .changelist import CappedPaginator
@@ -142,6 +143,7 @@ class OperationAdmin(JobQueueAdmin):
             "jobs": self._jobs(operation, refused),
             "chosen": chosen(operation),
             "jobs_url": self._jobs_url(operation),
+            "redriven": redriven(operation),
             "came_later": came_later(operation),
             "later_url": list_url(operation, self.admin_site.name),
             "switches": details.get("switches", []),
@@ -202,10 +204,15 @@ class OperationAdmin(JobQueueAdmin):
         return act is not None and request.user.has_perm(act.permission)
 
     def _jobs(self, operation: Operation, refused: dict[str, str]) -> list[dict[str, Any]]:
-        """The first jobs that were selected one by one, and those that were refused, as they are now."""
-        ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused]))[:IDS_SHOWN]
-        jobs = Job.objects.using(job_database()).defer("data", "output", "error", "attempts").in_bulk(map(UUID, ids))
-        return [{"id": id, "job": jobs.get(UUID(id)), "refused": refused.get(id)} for id in ids]
+        """The first jobs that were selected one by one, and those that were refused, as they are now.
+
+        Dead letters that moved are gone: the job that does their work is shown instead.
+        """
+        became = operation.details.get("became", {})
+        ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused, *became]))[:IDS_SHOWN]
+        now = {id: UUID(became.get(id, id)) for id in ids}
+        jobs = Job.objects.using(job_database()).defer("data", "output", "error", "attempts").in_bulk(now.values())
+        return [{"id": id, "job": jobs.get(now[id]), "refused": refused.get(id)} for id in ids]
 
     def _jobs_url(self, operation: Operation) -> str | None:
         """The list of exactly the jobs that the operation changed; ``None`` if it changed none or deleted them."""
@@ -309,6 +316,14 @@ def came_later(operation: Operation) -> str:
         "number": many(number),
         "among": f"{operation.details['came_later_among']:,}",
     }
+
+
+def redriven(operation: Operation) -> str:
+    """What became of the dead letters of a redrive; empty for other operations."""
+    if operation.verb != "redrive":
+        return ""
+    numbers = {name: f"{number:,}" for name, number in counts_of(operation).items()}
+    return _t("originals retried: %(retried)s; jobs sent again: %(sent)s; nothing left to do: %(removed)s") % numbers
 
 
 def percent(operation: Operation) -> int:

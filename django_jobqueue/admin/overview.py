@@ -372,17 +372,9 @@ def _items(
     return sorted(items, key=lambda item: order.index(item.level))
 
 
-def _item_of(finding: Finding, letters: set[str], url: UrlOf) -> AttentionItem:
-    """The doctor's finding; but a dead-letter queue without a worker is normal, because an operator empties it."""
-    queue = str(finding.facts.get("queue", ""))
+def _item_of(finding: Finding, url: UrlOf) -> AttentionItem:
+    """The doctor's finding, with a link to the page on which it can be looked at."""
     screen = url_of(finding, url) or url("maintenance_changelist")
-    if finding.code == "no_worker" and queue in letters:
-        return AttentionItem(
-            Level.NOTICE.value,
-            _("Dead letters wait in %s") % queue,
-            _("Inspect them. To send one again, retry its original job and cancel the copy."),
-            screen,
-        )
     return AttentionItem(finding.level.value, finding.title, finding.detail, screen)
 
 

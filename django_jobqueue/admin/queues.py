@@ -29,9 +29,10 @@ from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..policies import QueuePolicy
 from ..services.inspect.jobs import job_database
 from ..services.queues import FIXED
-from .base import JobQueueAdmin, ReasonActionForm, reason_field
+from .base import ReasonActionForm, reason_field
 from .figures import Figures, figures_of
 from .overview import figures_view, overview_view, pulse_view
+from .redrive import RedrivePage
 from .wording import duration, time_tag
 
 SENTENCES = {
@@ -98,7 +99,7 @@ class QueueChangeList(ChangeList):
 
 
 @admin.register(Queue)
-class QueueAdmin(JobQueueAdmin):
+class QueueAdmin(RedrivePage):
     form = QueueForm
     list_display = ("name", "policy_shown", "state_shown", "waiting", "running", "done", "failed", "dead_letter_shown")
     sortable_by = ()
@@ -155,6 +156,7 @@ class QueueAdmin(JobQueueAdmin):
             path("figures/", wrap(partial(figures_view, site=self.admin_site)), name="jobqueue_figures"),
             path("<path:name>/pause/", wrap(require_POST(self.pause_view)), name="jobqueue_queue_pause"),
             path("<path:name>/resume/", wrap(require_POST(self.resume_view)), name="jobqueue_queue_resume"),
+            path("<path:name>/redrive/", wrap(self.redrive_view), name="jobqueue_queue_redrive"),
             *super().get_urls(),
         ]
 
@@ -176,6 +178,7 @@ class QueueAdmin(JobQueueAdmin):
                 "figures": figures_of([queue.name], using=job_database())[queue.name],
                 "title": queue.name,
                 "subtitle": None,
+                "keeps_dead_letters": Queue.objects.using(job_database()).filter(dead_letter=queue).exists(),
             }
         return super().changeform_view(request, object_id, form_url, {**extra, **(extra_context or {})})
 

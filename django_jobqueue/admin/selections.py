@@ -21,7 +21,15 @@ from ..states import JobState
 from .filters import GROUPS, NUMBERS, TIMES, number_field, time_field
 from .wording import moment
 
-TEXTS = ("queue", "handler", "key", "worker", "fingerprint", "operation")  # parameters with the name of the field
+TEXTS = (
+    "queue",
+    "handler",
+    "key",
+    "worker",
+    "fingerprint",
+    "operation",
+    "source_queue",
+)  # parameters with the name of the field
 LABELS: Mapping[str, Any] = MappingProxyType(
     {
         "queue": _("queue"),
@@ -33,6 +41,7 @@ LABELS: Mapping[str, Any] = MappingProxyType(
         "worker": _("worker"),
         "fingerprint": _("failure"),
         "search": _("search"),
+        "source_queue": _("dead letters of"),
         "operation": _("changed by the operation"),
         "created_at": _("sent"),
         "started_at": _("first started"),

@@ -1,6 +1,6 @@
-"""The subcommands that change jobs or queues: send, retry, skip, cancel, delete, purge, pause, resume, maintain.
+"""The subcommands that change jobs or queues: send, retry, skip, cancel, delete, redrive, purge, pause, resume.
 
-``resume_operation`` continues an interrupted operation.
+``resume_operation`` continues an interrupted operation, and ``maintain`` runs a pass of maintenance.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ..options import check_state
 from ..selection import Selection
 from ..services.operations import VERBS, bits, shown_jobs
 from ..services.queues import find_queue
+from ..services.redrive import counts_of, dead_letters
 from ..states import FINAL, JobState
 from .answers import Answer, Code, plural, table
 from .selection import selected
@@ -120,6 +121,39 @@ def delete(options: dict[str, Any], style: Style, using: str, confirm: Confirm) 
     return _act("delete", options, using, confirm, by_ids)
 
 
+def redrive(options: dict[str, Any], style: Style, using: str, confirm: Confirm) -> Answer:
+    """Send the dead letters of a queue back to the queues they came from."""
+    to, queue = options["to"], options["queue"]
+    given = {"to": to, "source_queue": options["source_queue"], "limit": options["limit"]}
+    selection = dead_letters(queue, **given, using=using)
+    number = _number("redrive", selection, using)
+    if options["dry_run"] or not number:
+        return _would("redrive", _ids("redrive", selection, using), VERBS["redrive"].takes, using)
+    where = f"to {to}" if to else "to the queues they came from"
+    if number > 1 and not confirm(f"Redrive {plural(number, 'job')} of {queue} {where}?"):
+        return NOT_CONFIRMED
+    noted = {"operator": options["operator"], "reason": options["reason"] or ""}
+    operation = services.begin_operation("redrive", selection=selection, to=to, **noted, using=using)
+    answer = _carry_out(operation, using)
+    operation.refresh_from_db(using=using)
+    counts = counts_of(operation)
+    answer.document |= counts
+    if operation.moved:
+        first, *rest = answer.text.split("\n")
+        answer.text = "\n".join([f"{first} {_ways(counts)}", *rest])
+    return answer
+
+
+def _ways(counts: dict[str, int]) -> str:
+    """What became of redriven dead letters, in a sentence."""
+    ways = {
+        "retried": "the original was retried",
+        "sent": "a new job was sent",
+        "removed": "nothing was left to do",
+    }
+    return "; ".join(f"for {number:,} {ways[name]}" for name, number in counts.items() if number).capitalize() + "."
+
+
 def _act(
     verb: str,
     options: dict[str, Any],
@@ -214,7 +248,7 @@ def _refusal(state: JobState | None) -> str:
     return "there is no such job" if state is None else f"it is {state}"
 
 
-_DONE = {"retry": "Retried", "skip": "Skipped", "cancel": "Cancelled", "delete": "Deleted"}
+_DONE = {"retry": "Retried", "skip": "Skipped", "cancel": "Cancelled", "delete": "Deleted", "redrive": "Redrove"}
 
 
 def _did(verb: str, moved: list[UUID], refused: dict[UUID, str], using: str, *, number: int | None = None) -> Answer:

@@ -147,6 +147,15 @@ def _delete(parser: ArgumentParser) -> None:
     _destroying(parser)
 
 
+def _redrive(parser: ArgumentParser) -> None:
+    parser.add_argument("queue", metavar="DEAD_LETTER_QUEUE", help="the queue that keeps the dead letters")
+    parser.add_argument("--to", metavar="QUEUE", help="send new jobs to this queue instead of the one they came from")
+    parser.add_argument("--source-queue", metavar="QUEUE", help="only dead letters of this queue")
+    parser.add_argument("--limit", metavar="N", type=int, help="at most N, the oldest first")
+    parser.add_argument("--reason", metavar="WHY", help="the reason to record")
+    _destroying(parser)
+
+
 def _purge(parser: ArgumentParser) -> None:
     _queue(parser)
     parser.add_argument("--state", metavar="STATE", help="only jobs in this state")
@@ -193,6 +202,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     ),
     "cancel": Subcommand("cancel waiting and running jobs", operate.cancel, _cancel, confirms=True),
     "delete": Subcommand("delete finished jobs", operate.delete, _delete, confirms=True),
+    "redrive": Subcommand(
+        "send dead letters back to the queues they came from", operate.redrive, _redrive, confirms=True
+    ),
     "purge": Subcommand("delete all jobs of a queue, also running ones", operate.purge, _purge, confirms=True),
     "resume_operation": Subcommand("continue an operation that was stopped", operate.resume_operation, _one_operation),
     "pause": Subcommand("stop fetching jobs of a queue", operate.pause, _pausing),

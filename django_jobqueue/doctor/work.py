@@ -1,4 +1,4 @@
-"""Handlers, workers, blocked keys, and jobs that run too long."""
+"""Handlers, workers, dead letters, blocked keys, and jobs that run too long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db.models import Count
 from .. import handlers
 from ..conf import get_settings
 from ..expressions import StatementTimestamp
-from ..models import Job, Queue, Worker
+from ..models import Job, Worker
 from ..services.inspect import health
 from .findings import Finding, Level, Limits, ago, counted
 
@@ -92,23 +92,40 @@ def silent_workers(using: str, limits: Limits) -> Iterator[Finding]:
 
 
 def waiting_without_worker(using: str, limits: Limits) -> Iterator[Finding]:
+    """Queues that no worker takes, and dead letters, which are not for workers."""
     lost = timedelta(seconds=get_settings().WORKER_LOST_SECONDS)
     live = Worker.objects.using(using).filter(stopped_at=None, heartbeat_at__gt=StatementTimestamp() - lost)
     taken = [set(queues) for queues in live.values_list("queues", flat=True)]
-    letters = set(Queue.objects.using(using).exclude(dead_letter=None).values_list("dead_letter", flat=True))
     for queue, is_paused, age in health.next_jobs(using=using):
         if is_paused:
             yield _paused(using, queue, age)
         elif not any(not queues or queue in queues for queues in taken):
             yield Finding(
                 "no_worker",
-                Level.NOTICE if queue in letters else Level.ERROR,  # dead letters wait for an operator
+                Level.ERROR,
                 f"No worker takes jobs of {queue!r}",
                 f"Its next job was sent {ago(age)} ago, and no live worker takes jobs of this queue.",
                 f"manage.py runjobs --queue {queue}",
                 {"queue": queue, "seconds": age},
                 using,
             )
+    yield from _dead_letters(using)
+
+
+def _dead_letters(using: str) -> Iterator[Finding]:
+    """Copies of jobs that failed for good. A worker would run them again, so running one is never the advice."""
+    for queue, number, age in health.dead_letters(most=CAP, using=using):
+        yield Finding(
+            "dead_letters",
+            Level.NOTICE,
+            f"{counted(number, 'dead letter', most=CAP)} in {queue!r}, the oldest {ago(age)} old",
+            "They are copies of jobs that failed for good, and wait for an operator. Look at them with "
+            f"manage.py jobs list --queue {queue}. Once the cause is repaired, redrive them: each original is retried "
+            "in its place; if it is gone, its job is sent again.",
+            f"manage.py jobs redrive {queue}",
+            {"queue": queue, "jobs": number, "seconds": age},
+            using,
+        )
 
 
 def _paused(using: str, queue: str, age: float) -> Finding:

@@ -29,14 +29,16 @@ MOST_CHARS = 200_000  # the ids of about ten thousand concurrent transactions
 _SNAPSHOT = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)")
 
 # The transaction that brought a job into the state that the verb takes. A job that was never moved is as it was sent.
-# A cancel takes waiting and running jobs, so a job that was claimed meanwhile is still selected. A completion does not
-# store its transaction, because that would cost time for every job; there the xmin of the row is used.
+# A cancel takes waiting and running jobs, so a job that was claimed meanwhile is still selected; a redrive takes those
+# that wait or failed. A completion does not store its transaction, because that would cost time for every job; there
+# the xmin of the row is used.
 _MOVED = Coalesce(F("moved_xid"), F("sent_xid"))
 _CHANGES: Mapping[str, Any] = MappingProxyType(
     {
         "retry": _MOVED,
         "skip": _MOVED,
         "cancel": F("sent_xid"),
+        "redrive": F("sent_xid"),
         "delete": Case(When(state=JobState.COMPLETED, then=RowXid()), default=_MOVED),
     }
 )

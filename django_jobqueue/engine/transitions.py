@@ -6,13 +6,18 @@ and moved by one statement. Jobs that failed for good are copied to their dead-l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from django.db import IntegrityError, OperationalError, connections, transaction
+from psycopg.errors import UniqueViolation
+
+from ..database_errors import explain
 from ..error_summary import summary_of_text
 from ..exceptions import InvalidTransition
 from ..fingerprints import fingerprint
@@ -25,7 +30,7 @@ from . import announcements, lanes, sql
 from .claims import JobReference
 from .databases import rows
 from .lanes import PAUSES, Lane, Locked, lanes_of
-from .transactions import in_transaction, logger
+from .transactions import T, in_transaction, logger
 
 # The columns that a decision may need; data and history are not read, because they may be large.
 _NEEDED = (
@@ -115,6 +120,21 @@ def move(
         return Moved(jobs, changes, apply(using, moving, changes | returned, locked), refused)
 
     return in_transaction(using, work)
+
+
+def despite_collisions(work: Callable[[], T], using: str) -> T:
+    """Run ``work``, and again if a job that was sent meanwhile has taken a slot: the next run sees that job."""
+    for tries_left in reversed(range(5)):
+        try:
+            with transaction.atomic(using=using) if not connections[using].get_autocommit() else nullcontext():
+                return work()
+        except OperationalError as error:
+            explain(error, using)
+            raise
+        except IntegrityError as error:
+            if not tries_left or not isinstance(error.__cause__, UniqueViolation):
+                raise
+    raise AssertionError("unreachable")
 
 
 def move_one(target: JobReference, decision: Decision) -> Moved:

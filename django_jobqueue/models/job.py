@@ -351,6 +351,11 @@ class Job(models.Model):
         return await wait_async(self.pk, self._state.db or DEFAULT_DB_ALIAS, timeout)
 
     @property
+    def is_copy(self) -> bool:
+        """Whether it is a copy of a job of another queue: a dead letter."""
+        return self.source_id is not None and self.source_queue != self.queue_id
+
+    @property
     def came_by_group(self) -> bool:
         """Whether this object was returned by a grouped read, without a query."""
         return bool(self.__dict__.get("grouped"))

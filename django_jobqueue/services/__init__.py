@@ -47,6 +47,7 @@ from .queues import (
     get_queue,
     update_queue,
 )
+from .redrive import Redriven, redrive
 from .schedules import create_schedule, delete_schedule, forget_old_runs, run_schedule, send_due, switch_schedule
 from .send import asend, send
 from .send_many import Source, asend_many, send_again, send_many
@@ -65,6 +66,7 @@ __all__ = [
     "JobStream",
     "Minute",
     "Outcome",
+    "Redriven",
     "Source",
     "Stats",
     "acancel",
@@ -107,6 +109,7 @@ __all__ = [
     "pause",
     "purge",
     "recover_lost",
+    "redrive",
     "release_pending",
     "reschedule",
     "reset_running",

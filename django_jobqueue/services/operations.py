@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import F, QuerySet
@@ -23,7 +23,9 @@ from django.utils.dateparse import parse_datetime
 from ..conf import get_settings
 from ..engine import paging, sql
 from ..engine.databases import database, rows
+from ..engine.queues import check_exists
 from ..engine.records import Note, keep_jobs, noted
+from ..engine.redrive import redrive_some
 from ..engine.snapshots import Seen, check_snapshot
 from ..engine.transactions import in_transaction
 from ..exceptions import InvalidOption
@@ -32,7 +34,7 @@ from ..log_texts import error_line, error_text
 from ..models import Job, Operation, OperationBatch
 from ..querysets import JobQuerySet
 from ..selection import Selection
-from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, JobState
+from ..states import FINAL, OCCUPIED, REDRIVABLE, RETRIABLE, SKIPPABLE, JobState
 from ..text import check_text, clean_text
 from .operator import AT_ONCE, cancel, delete_each, not_cancelled, retry, skip
 
@@ -47,7 +49,14 @@ FORGOTTEN_AT_ONCE = 1_000
 # advance theirs more often, so a housekeeping process does not interfere with them.
 IDLE_SECONDS = 10.0
 
-Result = tuple[list[UUID], dict[UUID, str]]  # the jobs that moved, and the refused ones with the reason
+
+class Done(NamedTuple):
+    """The jobs that moved, and the refused ones with the reason; a redrive also says what became of the moved ones."""
+
+    moved: list[UUID]
+    refused: dict[UUID, str]
+    counts: Mapping[str, int] = MappingProxyType({})
+    became: Mapping[UUID, UUID] = MappingProxyType({})  # the job that does the work of a moved one
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +64,18 @@ class Verb:
     """A verb for many jobs: the states of jobs that it takes, and the function that applies it to some of them."""
 
     takes: frozenset[JobState]
-    run: Callable[[list[UUID], Operation, str], Result]
+    run: Callable[[list[UUID], Operation, str], Done]
     needs_reason: bool = False
 
 
-def _retry(ids: list[UUID], operation: Operation, using: str) -> Result:
+def _retry(ids: list[UUID], operation: Operation, using: str) -> Done:
     outcome = retry(ids, **_noted(operation), using=using)
-    return outcome.moved, outcome.refused
+    return Done(outcome.moved, outcome.refused)
 
 
-def _skip(ids: list[UUID], operation: Operation, using: str) -> Result:
+def _skip(ids: list[UUID], operation: Operation, using: str) -> Done:
     outcome = skip(ids, **_noted(operation), using=using)
-    return outcome.moved, outcome.refused
+    return Done(outcome.moved, outcome.refused)
 
 
 def _noted(operation: Operation) -> dict[str, Any]:
@@ -78,15 +87,23 @@ def _noted(operation: Operation) -> dict[str, Any]:
     }
 
 
-def _cancel(ids: list[UUID], operation: Operation, using: str) -> Result:
+def _cancel(ids: list[UUID], operation: Operation, using: str) -> Done:
     force = bool(operation.details.get("force"))
     result = cancel(ids, force=force, snapshot=operation.snapshot or None, record=False, using=using)
-    return result.cancelled, {id: not_cancelled(result.previous.get(id)) for id in result.unknown}
+    return Done(result.cancelled, {id: not_cancelled(result.previous.get(id)) for id in result.unknown})
 
 
-def _delete(ids: list[UUID], operation: Operation, using: str) -> Result:
+def _delete(ids: list[UUID], operation: Operation, using: str) -> Done:
     outcome = delete_each(ids, snapshot=operation.snapshot or None, using=using)
-    return outcome.moved, outcome.refused
+    return Done(outcome.moved, outcome.refused)
+
+
+def _redrive(ids: list[UUID], operation: Operation, using: str) -> Done:
+    seen = Seen("redrive", operation.snapshot) if operation.snapshot else None
+    done = redrive_some(using, ids, to=operation.details.get("to"), seen=seen)
+    counts = {"retried": len(done.retried), "sent": len(done.sent), "removed": len(done.removed)}
+    became = done.retried | done.sent | done.removed
+    return Done(list(became), done.refused, counts, became)
 
 
 VERBS: Mapping[str, Verb] = MappingProxyType(
@@ -95,6 +112,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "skip": Verb(SKIPPABLE, _skip, needs_reason=True),
         "cancel": Verb(OCCUPIED, _cancel),
         "delete": Verb(FINAL, _delete),
+        "redrive": Verb(REDRIVABLE, _redrive),
     }
 )
 
@@ -106,6 +124,7 @@ class Bit:
     operation: Operation
     moved: list[UUID] = field(default_factory=list)
     refused: dict[UUID, str] = field(default_factory=dict)
+    became: Mapping[UUID, UUID] = field(default_factory=dict)
 
 
 def begin_operation(
@@ -119,28 +138,31 @@ def begin_operation(
     shown_at: datetime | None = None,
     confirmation: UUID | None = None,
     force: bool = False,
+    to: str | None = None,
     using: str | None = None,
 ) -> Operation:
     """Record an operation on these jobs, or on all jobs of a selection; :func:`advance_operation` carries it out.
 
-    ``verb`` is one of retry, skip, cancel and delete. The ``selection`` is a ``Selection`` or its JSON. Only jobs that
-    were already in their state at the ``snapshot`` are included. Pass the snapshot that :func:`current_snapshot`
-    returned when the jobs were shown; the default is a snapshot taken by this call. Jobs selected by id that changed
-    after the snapshot are refused. Of other selections, jobs that came later are counted at the end, as
-    ``details["came_later"]``. ``shown_at`` is the time of the snapshot, for the record. ``force`` is an option of
-    :func:`cancel`.
+    ``verb`` is one of retry, skip, cancel, delete and redrive. The ``selection`` is a ``Selection`` or its JSON. Only
+    jobs that were already in their state at the ``snapshot`` are included. Pass the snapshot that
+    :func:`current_snapshot` returned when the jobs were shown; the default is a snapshot taken by this call. Jobs
+    selected by id that changed after the snapshot are refused. Of other selections, jobs that came later are counted
+    at the end, as ``details["came_later"]``. ``shown_at`` is the time of the snapshot, for the record. ``force`` is an
+    option of :func:`cancel`, ``to`` one of :func:`redrive`.
 
     With a ``confirmation``, the id of a page that asked for it, the operation is recorded once: another call with this
     id returns the operation of the first.
 
     Raises ``InvalidOption`` for an unknown verb, an invalid selection or snapshot, and a missing reason if the verb
-    needs one.
+    needs one; and ``QueueNotFound``.
     """
     using = database(using)
     if verb not in VERBS:
         raise InvalidOption("verb", f"expected one of {', '.join(VERBS)}, got {str(verb)[:40]!a}")
     if force and verb != "cancel":
         raise InvalidOption("force", f"{verb} cannot be forced")
+    if to is not None and verb != "redrive":
+        raise InvalidOption("to", f"{verb} sends no jobs to another queue")
     reason = clean_text(reason, max_chars=get_settings().MAX_ERROR_CHARS).strip()
     if VERBS[verb].needs_reason and not reason:
         raise InvalidOption("reason", "expected a text that says why", hint="It is kept with the job.")
@@ -148,6 +170,11 @@ def begin_operation(
     snapshot = chosen.snapshot if snapshot is None else snapshot
     shown = current_snapshot(using=using) if snapshot is None else check_snapshot(snapshot, using)
     chosen = _bounded(replace(chosen, snapshot=None), using)
+    details: dict[str, Any] = {"shown_at": shown_at.isoformat()} if shown_at else {}
+    if force:
+        details["force"] = True
+    if to is not None:
+        details["to"] = check_exists(to, using).name
     values = {
         "verb": verb,
         "operator": check_text(operator, option="operator", max_length=255),
@@ -157,7 +184,7 @@ def begin_operation(
         "selection": chosen.to_json(),
         "snapshot": shown,
         "cursor": {"place": chosen.after_seq or 0},
-        "details": ({"shown_at": shown_at.isoformat()} if shown_at else {}) | ({"force": True} if force else {}),
+        "details": details,
     }
     operations = Operation.objects.using(using)
     if confirmation is None:
@@ -337,19 +364,37 @@ def _advance(id: UUID, using: str) -> Bit:
         return Bit(operation)
     selection = selection_of(operation)
     ids, place, more = _next(operation, selection, using)
-    moved, refused = VERBS[operation.verb].run(ids, operation, using) if ids else ([], {})
+    moved, refused, counts, became = VERBS[operation.verb].run(ids, operation, using) if ids else Done([], {})
     kept = operation.details.get("refused", {})
     kept |= {str(job_id): why for job_id, why in list(refused.items())[: max(0, REFUSALS_KEPT - len(kept))]}
-    keep_jobs(id, moved, using)
+    keep_jobs(id, list(dict.fromkeys(became.get(job_id, job_id) for job_id in moved)), using)
     later = {} if more else _came_later(operation, selection, using)
+    before = counts_of(operation)
     Operation.objects.using(using).filter(pk=id).update(
-        cursor={"place": place, "advanced_at": operation.now.isoformat()},
+        cursor={
+            "place": place,
+            "advanced_at": operation.now.isoformat(),
+            **{name: number + counts.get(name, 0) for name, number in before.items()},
+        },
         moved=F("moved") + len(moved),
         refused=F("refused") + len(refused),
-        details={**operation.details, "refused": kept, **later},
+        details={**operation.details, **_became(operation.details, became), "refused": kept, **later},
         **({} if more else {"state": Operation.State.DONE, "finished_at": StatementTimestamp()}),
     )
-    return Bit(Operation.objects.using(using).get(pk=id), moved, refused)
+    return Bit(Operation.objects.using(using).get(pk=id), moved, refused, became)
+
+
+def counts_of(operation: Operation) -> dict[str, int]:
+    """How many letters a redrive has moved so far, by what became of them; empty for another verb."""
+    names = ("retried", "sent", "removed") if operation.verb == "redrive" else ()
+    return {name: int((operation.cursor or {}).get(name, 0)) for name in names}
+
+
+def _became(details: Mapping[str, Any], became: Mapping[UUID, UUID]) -> dict[str, dict[str, str]]:
+    """What became of the first dead letters of a redrive, to be stored with the operation."""
+    stored = details.get("became", {})
+    first = list(became.items())[: max(0, REFUSALS_KEPT - len(stored))]
+    return {"became": stored | {str(letter): str(job) for letter, job in first}} if first else {}
 
 
 def _next(operation: Operation, selection: Selection, using: str) -> tuple[list[UUID], int, bool]:
@@ -371,7 +416,9 @@ def shown_jobs(verb: str, selection: Selection, using: str) -> QuerySet[Job]:
 
 
 def _taken(verb: str, selection: Selection, using: str) -> JobQuerySet:
-    return Job.objects.using(using).selected(selection).in_state(*VERBS[verb].takes)
+    jobs = Job.objects.using(using).selected(selection).in_state(*VERBS[verb].takes)
+    # Of a whole queue, a redrive also reports the jobs that it cannot move because they are no copies.
+    return jobs.copied() if verb == "redrive" and selection.queue is None else jobs
 
 
 def _came_later(operation: Operation, selection: Selection, using: str) -> dict[str, int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -12,21 +11,19 @@ from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, OperationalError, connections, transaction
+from django.db import transaction
 from django.db.models import QuerySet
-from psycopg.errors import UniqueViolation
 
 from ..conf import get_encoder, get_settings
-from ..database_errors import explain
 from ..encoding import encode
 from ..engine import announcements, lanes, sql
 from ..engine.announcements import wake
 from ..engine.claims import Target, database_of, id_of
 from ..engine.databases import database, execute, named, rows
 from ..engine.lanes import lanes_of
+from ..engine.policy_slots import slots_taken
 from ..engine.queues import check_exists, no_queue
 from ..engine.records import Note, keep_record, noted
-from ..engine.retry_decision import retrying_beside
 from ..engine.snapshots import CHANGED, Seen, check_snapshot
 from ..engine.transactions import in_transaction
 from ..engine.transitions import (
@@ -34,9 +31,9 @@ from ..engine.transitions import (
     Become,
     Change,
     Decision,
-    Moved,
     Refusal,
     delete_rows,
+    despite_collisions,
     lock,
     move,
 )
@@ -45,7 +42,7 @@ from ..expressions import StatementTimestamp
 from ..identifiers import as_uuid
 from ..models import Job, Queue
 from ..options import check_moment, check_state
-from ..policies import LANED, QueuePolicy
+from ..policies import LANED
 from ..redaction import redacted
 from ..states import FINAL, OCCUPIED, RETRIABLE, SKIPPABLE, FailureReason, JobState, leads_to
 from ..text import check_tags
@@ -130,7 +127,7 @@ class Retry:
     edits: dict[str, Any] = field(default_factory=dict)  # the data before and after, noted while the jobs are locked
 
     def answers(self, using: str, jobs: list[Job]) -> Answers:
-        taken = _slots_taken(using, jobs)
+        taken = slots_taken(using, jobs)
         if self.data is not None:
             self.edits.update(_edits(using, jobs, json.loads(self.data)))
         change = Change(JobState.RETRY, delay=0, more_retries=1, crashes=0, data=self.data)
@@ -394,7 +391,7 @@ def _operate(ids: list[UUID], decision: IfAllowed, queue: str | None, using: str
     outcome = Outcome()
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
-        moved = _despite_collisions(partial(move, using, some, decision, queue=queue), using)
+        moved = despite_collisions(partial(move, using, some, decision, queue=queue), using)
         known = {job.pk for job in moved.jobs}
         missing = [id for id in some if id not in known]
         if missing and decision.alone:
@@ -402,46 +399,6 @@ def _operate(ids: list[UUID], decision: IfAllowed, queue: str | None, using: str
         outcome.moved += moved.changes
         outcome.refused |= moved.refused | dict.fromkeys(missing, "there is no such job")
     return outcome
-
-
-def _despite_collisions(work: Callable[[], Moved], using: str) -> Moved:
-    """Run ``work``, and again if a job that was sent meanwhile has taken a slot: the next run sees that job."""
-    for tries_left in reversed(range(5)):
-        try:
-            with transaction.atomic(using=using) if not connections[using].get_autocommit() else nullcontext():
-                return work()
-        except OperationalError as error:
-            explain(error, using)
-            raise
-        except IntegrityError as error:
-            if not tries_left or not isinstance(error.__cause__, UniqueViolation):
-                raise
-    raise AssertionError("unreachable")
-
-
-def _slots_taken(using: str, jobs: list[Job]) -> dict[UUID, UUID]:
-    """Failed jobs that cannot be retried, each with the job that has its slot in the queue's policy."""
-    taken = retrying_beside(using, jobs)
-    unique = [
-        job
-        for job in jobs
-        if job.policy == QueuePolicy.EXCLUSIVE or (job.policy == QueuePolicy.STANDARD and job.singleton_key)
-    ]
-    holders = Job.objects.using(using).filter(state__in=sorted(OCCUPIED))
-    seen: dict[tuple[str, str], UUID] = {}
-    for job in unique:
-        lane = (job.queue_id, job.singleton_key)
-        other = seen.get(lane) or holders.in_lane_of(job).values_list("pk", flat=True).first()
-        if other is not None:
-            taken[job.pk] = other
-        else:
-            seen[lane] = job.pk
-    for job in jobs:  # of two failed jobs of one key on a stately queue only one can wait
-        if job.policy == QueuePolicy.STATELY and job.pk not in taken:
-            first = seen.setdefault((job.queue_id, job.singleton_key), job.pk)
-            if first != job.pk:
-                taken[job.pk] = first
-    return taken
 
 
 def _edits(using: str, jobs: list[Job], data: Any) -> dict[str, Any]:

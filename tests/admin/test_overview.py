@@ -230,7 +230,7 @@ def test_dead_letters_wait_for_an_operator_and_not_for_a_worker(boss, queue):
 
     page = read(boss.get(OVERVIEW)).text
 
-    assert "Dead letters wait in letters" in page
+    assert "1 dead letter in 'letters', the oldest 2 h old" in page
     assert "No worker takes jobs of" not in page
 
 

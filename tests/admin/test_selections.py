@@ -36,6 +36,7 @@ ADDRESSES: dict[str, dict[str, Any]] = {
     "tags": {"tag": "red,blue"},
     "worker": {"worker": "web-1"},
     "fingerprint": {"fingerprint": "abc"},
+    "source queue": {"source_queue": "shop"},
     "attempt from": {"attempt__range__gte": "2.0"},
     "attempt to": {"attempt__range__lte": "1.0"},
     "duration from": {"duration__range__gte": "30.5"},
@@ -57,7 +58,8 @@ def jobs(queue, fifo_queue):
         JobFactory(queue=queue, name="mail", singleton_key="c", tags=["red"], created_at=old, started_at=old),
         JobFactory(
             queue=fifo_queue, name="ship", singleton_key="customer-7", tags=["red", "blue"], assignee="web-1",
-            state=JobState.FAILED, fingerprint="abc", attempt=3, created_at=old, started_at=now, **ended,
+            state=JobState.FAILED, fingerprint="abc", attempt=3, created_at=old, started_at=now,
+            source_queue="shop", **ended,
         ),
         JobFactory(queue=queue, state=JobState.COMPLETED, assigned_at=old, started_at=old, finalized_at=old),
     ]  # fmt: skip

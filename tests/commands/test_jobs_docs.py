@@ -23,8 +23,8 @@ LAKE = DOCTOR.parent / "pipeline" / "examining.py"
 SOURCES = "\n".join(path.read_text() for path in (*DOCTOR.glob("*.py"), LAKE))
 COMMON = {"--json", "--database"}
 NAMED = {
-    "list", "show", "send", "retry", "skip", "cancel", "delete", "purge", "blocked", "why", "pause", "resume", "stats",
-    "workers", "schedules", "maintain", "doctor", "archive", "restore", "audit",
+    "list", "show", "send", "retry", "skip", "cancel", "delete", "redrive", "purge", "blocked", "why", "pause",
+    "resume", "stats", "workers", "schedules", "maintain", "doctor", "archive", "restore", "audit",
     "bulk_send", "analyze", "operations", "resume_operation", "alerts",
 }  # fmt: skip
 
@@ -60,7 +60,9 @@ def test_every_flag_of_a_subcommand_is_explained(name):
     assert set(re.findall(r"--[a-z-]+", section(name))) <= has, "and none is explained that does not exist"
 
 
-@pytest.mark.parametrize("name", ("retry", "skip", "cancel", "delete", "purge", "archive", "restore", "bulk_send"))
+@pytest.mark.parametrize(
+    "name", ("retry", "skip", "cancel", "delete", "redrive", "purge", "archive", "restore", "bulk_send")
+)
 def test_what_destroys_can_be_tried_dry(name):
     assert "--dry-run" in flags(parsers()[name])
 

@@ -46,6 +46,13 @@ def rounded(found: Rows) -> Rows:
     return [(*row[:-1], round(row[-1] / HOUR)) for row in found]
 
 
+def letters_of(queue: Queue, name: str = "letters", **options: Any) -> Queue:
+    """The queue that keeps the dead letters of this one."""
+    letters = Queue.objects.filter(name=name).first() or QueueFactory(name=name, **options)
+    Queue.objects.filter(pk=queue.pk).update(dead_letter=letters)
+    return letters
+
+
 def ended(queue: Queue, hours: float, state: JobState = JobState.FAILED, **options: Any) -> Job:
     return JobFactory(queue=queue, state=state, finalized_at=ago(hours=hours), **options)
 
@@ -298,6 +305,7 @@ def test_the_handlers_of_the_first_jobs_and_of_the_first_delayed_jobs_are_counte
     jobs += [held(b, name=name, start_after=ago(hours=-hours)) for name, hours in (("soon", 1), ("later", 2))]
     JobFactory(queue=a, name="elsewhere")
     JobFactory(queue=a, name="running", state=JobState.ACTIVE, priority=9)
+    JobFactory(queue=letters_of(a), name="dead letter")
     turned_round(*jobs)
 
     assert ask(sql.inspect.WAITING_HANDLERS, {"n": 1}) == [
@@ -313,6 +321,7 @@ def test_the_next_job_of_each_queue_is_the_one_that_a_fetch_would_claim(queues):
     JobFactory(queue=a, created_at=ago(hours=1))
     held(a, created_at=ago(hours=5), priority=9)
     turned_round(*jobs)
+    JobFactory(queue=letters_of(a))
     Queue.objects.filter(name="a").update(warning_queue_size=7)  # its row lies behind the other now
 
     assert rounded(ask(sql.inspect.NEXT_TO_FETCH)) == [("a", False, 1), ("b", False, 2)]
@@ -322,10 +331,28 @@ def test_blocked_keys_are_counted_by_queue_with_the_age_of_the_first(ordered):
     a, b = ordered
     jobs = [ended(queue, hours, singleton_key=f"{hours}") for queue, hours in ((a, 1), (b, 3), (b, 2))]
     ended(b, 5, JobState.COMPLETED)
+    ended(letters_of(a, policy=QueuePolicy.KEY_STRICT_FIFO), 4, singleton_key="4")
     turned_round(*jobs)
 
     assert rounded(ask(sql.inspect.BLOCKED_KEYS, [10])) == [("a", 1, 1), ("b", 2, 3)]
     assert rounded(ask(sql.inspect.BLOCKED_KEYS, [1])) == [("a", 1, 1), ("b", 1, 3)]
+
+
+def test_dead_letters_that_wait_or_failed_are_counted_by_queue_with_the_age_of_the_oldest(queues):
+    a, b = queues
+    first, second = letters_of(a), letters_of(b, name="more letters")
+    letters_of(QueueFactory(name="c"), name=first.name)
+    jobs = [JobFactory(queue=first, created_at=ago(hours=hours), priority=hours) for hours in (1, 2)]
+    jobs += [ended(first, hours, created_at=ago(hours=9 - hours)) for hours in (3, 4)]
+    held(first, created_at=ago(hours=20))
+    for state in (JobState.ACTIVE, JobState.COMPLETED, JobState.STOPPED):
+        JobFactory(queue=first, state=state, created_at=ago(hours=21))
+    JobFactory(queue=second, created_at=ago(hours=7))
+    JobFactory(queue=a, created_at=ago(hours=22))
+    turned_round(*jobs)
+
+    assert rounded(ask(sql.inspect.DEAD_LETTERS, {"most": 10})) == [("letters", 4, 6), ("more letters", 1, 7)]
+    assert rounded(ask(sql.inspect.DEAD_LETTERS, {"most": 1})) == [("letters", 2, 5), ("more letters", 1, 7)]
 
 
 def test_only_active_jobs_past_their_deadline_are_overdue(queues):

@@ -267,6 +267,9 @@ FROM f CROSS JOIN LATERAL (
 
 # ------------------------------------------------------------------------------------------------------------- health
 
+# Dead letters wait for an operator: for them it is no problem that no worker takes them and that they have no handler.
+_NO_DEAD_LETTERS = "NOT EXISTS (SELECT 1 FROM jobqueue_queue o WHERE o.dead_letter_id = q.name)"
+
 # The first fetchable jobs of each queue, in the order of the index that a fetch reads, and the first delayed jobs.
 WAITING_HANDLERS = f"""
 SELECT q.name, w.name, count(*) FROM jobqueue_queue q CROSS JOIN LATERAL (
@@ -274,24 +277,38 @@ SELECT q.name, w.name, count(*) FROM jobqueue_queue q CROSS JOIN LATERAL (
     ORDER BY priority DESC, position LIMIT %(n)s)
     UNION ALL
     (SELECT name FROM jobqueue_job WHERE queue_id = q.name AND hold = '{Hold.UNTIL}' ORDER BY start_after LIMIT %(n)s)
-) w GROUP BY 1, 2 ORDER BY 1, 2
+) w WHERE {_NO_DEAD_LETTERS} GROUP BY 1, 2 ORDER BY 1, 2
 """
 
-# The job that the next fetch would claim.
+# The job that the next fetch would claim, without dead letters.
 NEXT_TO_FETCH = f"""
 SELECT q.name, q.paused_at IS NOT NULL, extract(epoch FROM {NOW} - w.created_at)::float8
 FROM jobqueue_queue q CROSS JOIN LATERAL (
     SELECT created_at FROM jobqueue_job WHERE queue_id = q.name AND {IS_FETCHABLE}
-    ORDER BY priority DESC, position LIMIT 1) w ORDER BY 1
+    ORDER BY priority DESC, position LIMIT 1) w WHERE {_NO_DEAD_LETTERS} ORDER BY 1
 """
 
-# The number of blocked keys of each queue, and the seconds since the first was blocked.
+# The dead letters of each queue that another one names as its dead letter: those that wait, and those that failed for
+# good, because a redrive takes both. With the seconds since the oldest of those that were counted was sent.
+DEAD_LETTERS = f"""
+SELECT d.name, count(*), extract(epoch FROM {NOW} - min(l.created_at))::float8
+FROM (SELECT DISTINCT dead_letter_id AS name FROM jobqueue_queue WHERE dead_letter_id IS NOT NULL) d
+CROSS JOIN LATERAL (
+    (SELECT created_at FROM jobqueue_job WHERE queue_id = d.name AND {IS_FETCHABLE}
+        ORDER BY priority DESC, position LIMIT %(most)s)
+    UNION ALL
+    (SELECT created_at FROM jobqueue_job WHERE queue_id = d.name AND state IN {listed(DEAD)}
+        ORDER BY finalized_at LIMIT %(most)s)) l
+GROUP BY 1 ORDER BY 1
+"""
+
+# The number of blocked keys of each queue without dead letters, and the seconds since the first was blocked.
 BLOCKED_KEYS = f"""
 SELECT q.name, count(*), extract(epoch FROM {NOW} - min(b.finalized_at))::float8
 FROM jobqueue_queue q CROSS JOIN LATERAL (
     SELECT finalized_at FROM jobqueue_job WHERE queue_id = q.name AND state IN {listed(DEAD)}
     ORDER BY finalized_at LIMIT %s) b
-WHERE q.policy = '{ORDERED}' GROUP BY 1 ORDER BY 1
+WHERE q.policy = '{ORDERED}' AND {_NO_DEAD_LETTERS} GROUP BY 1 ORDER BY 1
 """
 # Active jobs past their deadline.
 OVERDUE = f"""

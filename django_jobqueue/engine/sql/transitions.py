@@ -78,6 +78,24 @@ ON CONFLICT DO NOTHING
 RETURNING queue_id, source_id
 """
 
+# A job in another queue for each of these dead letters, in their order, with everything that the letter has. The rows
+# of the letters are locked. No row is returned if a job with the id exists, or if the policy's slot is taken.
+REDRIVE = """
+INSERT INTO jobqueue_job (id, queue_id, policy, name, priority, group_key, tags, data, retry_limit, retry_delay,
+    retry_backoff, retry_delay_max, expire_in_seconds, heartbeat_seconds, retention_seconds, delete_after_seconds,
+    delete_failed_after_seconds, singleton_key, source_id, source_queue, source_key, carried)
+SELECT u.id, q.name, q.policy, j.name, j.priority, j.group_key, j.tags, j.data, j.retry_limit, j.retry_delay,
+    j.retry_backoff, j.retry_delay_max, j.expire_in_seconds, j.heartbeat_seconds, j.retention_seconds,
+    j.delete_after_seconds, j.delete_failed_after_seconds, u.key, u.source_id, u.source_queue, u.key, j.carried
+FROM unnest(%(letters)s::uuid[], %(ids)s::uuid[], %(queues)s::text[], %(keys)s::text[], %(source_ids)s::uuid[],
+    %(source_queues)s::text[]) WITH ORDINALITY u(letter, id, queue, key, source_id, source_queue, place)
+JOIN jobqueue_job j ON j.id = u.letter
+JOIN jobqueue_queue q ON q.name = u.queue
+ORDER BY u.place
+ON CONFLICT DO NOTHING
+RETURNING id, queue_id
+"""
+
 # The job of the same key on a stately queue that already waits for its retry.
 RETRYING_BESIDE = f"""
 SELECT j.id, o.id FROM unnest(%(ids)s::uuid[]) u(id) JOIN jobqueue_job j ON j.id = u.id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from ...engine import sql
@@ -51,18 +50,23 @@ class Stranded(NamedTuple):
 
 
 def waiting_handlers(*, sample: int, using: str) -> list[HandlerName]:
-    """Which handlers the first ``sample`` fetchable and the first delayed jobs of each queue name."""
+    """Which handlers the first ``sample`` fetchable and delayed jobs of each queue name, without dead letters."""
     return [HandlerName(*row) for row in rows(using, sql.inspect.WAITING_HANDLERS, {"n": sample})]
 
 
 def next_jobs(*, using: str) -> list[NextJob]:
-    """The next job of each queue in which one is fetchable."""
+    """The next job of each queue in which one is fetchable, without dead letters."""
     return [NextJob(*row) for row in rows(using, sql.inspect.NEXT_TO_FETCH)]
 
 
 def blocked_keys(*, most: int, using: str) -> list[Counted]:
-    """How many keys of each ordered queue are blocked: exact up to ``most``."""
+    """How many keys of each ordered queue are blocked, without dead letters: exact up to ``most``."""
     return _counted(using, sql.inspect.BLOCKED_KEYS, [most])
+
+
+def dead_letters(*, most: int, using: str) -> list[Counted]:
+    """The dead letters of each queue that are fetchable or failed for good: exact up to ``most`` of each of the two."""
+    return _counted(using, sql.inspect.DEAD_LETTERS, {"most": most})
 
 
 def overdue_jobs(*, seconds: float, most: int, using: str) -> list[Counted]:
@@ -82,5 +86,5 @@ def stranded_lanes(*, seconds: float, using: str) -> Stranded:
     return Stranded(lanes, not bounds.unfinished)
 
 
-def _counted(using: str, statement: str, params: Iterable[object]) -> list[Counted]:
+def _counted(using: str, statement: str, params: object) -> list[Counted]:
     return [Counted(*row) for row in rows(using, statement, params)]

@@ -19,7 +19,7 @@ from ...expressions import StatementTimestamp
 from ...models import Job, Operation, Queue, Worker
 from ...policies import ORDERED, QueuePolicy
 from ...redaction import redacted_text
-from ...states import BLOCKING, DEAD, FINAL, OCCUPIED, RETRYING, RUNNING, UNHANDLED, Hold, JobState
+from ...states import BLOCKING, DEAD, FINAL, OCCUPIED, REDRIVABLE, RETRYING, RUNNING, UNHANDLED, Hold, JobState
 from .jobs import get_job
 
 MOST_NAMES = 3  # of workers
@@ -42,6 +42,8 @@ def why(
     state = JobState(stored.state)
     if state in RUNNING:
         return _why_running(stored)
+    if state in REDRIVABLE and _waits_for_redrive(stored, using):
+        return _why_dead_letter(stored)
     if state in FINAL:
         return _why_ended(stored)
     return in_transaction(using, partial(_why_waiting, stored, using, find_handler))  # planned by index
@@ -63,6 +65,24 @@ def _why_ended(job: Job) -> str:
     if job.state in DEAD and job.policy == ORDERED:
         text += f" It blocks the key {job.singleton_key!r} until an operator retries or skips it."
     return text
+
+
+def _waits_for_redrive(job: Job, using: str) -> bool:
+    """Whether it is a dead letter that workers leave to an operator."""
+    if not Queue.objects.using(using).filter(dead_letter=job.queue_id).exists():
+        return False
+    return job.state in DEAD or not _live_workers(job, using).filter(queues__contains=[job.queue_id]).exists()
+
+
+def _why_dead_letter(job: Job) -> str:
+    if job.source_id is None:
+        what = "It was sent to a queue of dead letters, but is no copy of another job"
+        how = f"manage.py jobs redrive {job.queue_id} --to QUEUE sends it to a queue that you name"
+    else:
+        what = f"It is a dead letter: a copy of job {job.source_id} of {job.source_queue!r}, which failed for good"
+        how = f"manage.py jobs redrive {job.queue_id} retries that job, or sends it again if it is gone"
+    ended = f" {_why_ended(job)}" if job.state in FINAL else ""
+    return f"{what}.{ended} It waits for an operator: {how}."
 
 
 def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object] | None) -> str:
