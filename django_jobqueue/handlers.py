@@ -27,7 +27,7 @@ from typing import (
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
-from .conf import get_settings
+from .conf import valid_settings
 from .exceptions import InvalidOption
 from .key_functions import named_arguments
 from .log_texts import error_line
@@ -269,7 +269,7 @@ def all_handlers() -> list[Handler[Any, Any, Any]]:
 
 def autodiscover() -> list[Handler[Any, Any, Any]]:
     """Import the modules of installed apps in which handlers are declared, and return all of them."""
-    autodiscover_modules(*get_settings().HANDLER_MODULES)
+    autodiscover_modules(*valid_settings().HANDLER_MODULES)
     return all_handlers()
 
 

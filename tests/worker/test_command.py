@@ -83,5 +83,14 @@ def test_a_worker_says_which_queues_it_does_not_serve(queue):
     assert missing == f"--exclude-queue {queue.name}s: there is no such queue. Did you mean {queue.name!r}?"
 
 
+def test_a_drain_of_a_queue_that_does_not_exist_is_refused(queue):
+    """It would wait for the queue, and a job of cron would never end."""
+    job(queue=queue.name, name="there")(lambda: None)
+
+    checked = check_database(Command()._options(parsed("--drain", "--queue", queue.name, "--queue", f"{queue.name}s")))
+
+    assert checked.refusal == f"There is no queue named '{queue.name}s' to drain. Did you mean {queue.name!r}?"
+
+
 def parsed(*flags: str) -> dict[str, Any]:
     return vars(Command().create_parser("manage.py", "runjobs").parse_args([*flags]))
