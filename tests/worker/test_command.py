@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import SystemCheckError
 
 from django_jobqueue import job, services
 from django_jobqueue.management.commands.runjobs import Command
@@ -49,6 +50,13 @@ def test_a_flag_that_makes_no_sense_is_refused(queue, flags, text):
 def test_a_worker_that_could_do_nothing_is_told_where_handlers_are_looked_for(db):
     with pytest.raises(CommandError, match=r"No handlers were found.*jobs\.py or tasks\.py"):
         call_command("runjobs")
+
+
+def test_a_wrong_setting_is_told_as_by_check(queue, settings):
+    settings.JOBQUEUE = {"PROCESES": 2}
+
+    with pytest.raises(SystemCheckError, match=r"jobqueue\.E002\) JOBQUEUE\['PROCESES'\]"):
+        call_command("runjobs", skip_checks=False)
 
 
 def test_queues_and_numbers_may_be_mixed(queue):
