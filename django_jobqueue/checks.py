@@ -310,7 +310,7 @@ def check_handlers(*, databases: Sequence[str] | None = None, **kwargs: Any) -> 
 
     if problem := _import_problem():
         hint = "Workers do not start without them. The traceback is in the output of manage.py runjobs."
-        return [checks.Warning(f"The handlers cannot be imported: {problem}.", hint=hint, id="jobqueue.W011")]
+        return [checks.Warning(f"The handlers cannot be imported ({problem}).", hint=hint, id="jobqueue.W011")]
     declared = conf.declared_queues()
     unknown = [handler for handler in handlers.all_handlers() if handler.queue not in declared]
     alias = router.db_for_write(Queue)

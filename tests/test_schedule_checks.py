@@ -107,4 +107,4 @@ def test_handlers_that_cannot_be_imported_are_told_and_not_called_missing(settin
     assert checks.check_schedules() == []
     (message,) = checks.check_handlers()
     assert message.id == "jobqueue.W011"
-    assert message.msg == "The handlers cannot be imported: RuntimeError: this module cannot be imported."
+    assert message.msg == "The handlers cannot be imported (RuntimeError: this module cannot be imported)."
