@@ -16,6 +16,7 @@ from django.utils.module_loading import import_string
 from . import alert_options, carriers, conf, handlers, timings
 from .cron import check_timezone
 from .exceptions import InvalidOption, JobQueueError
+from .log_texts import error_line
 from .options import (
     QUEUE_DEFAULTS,
     REQUIRED_OF_SCHEDULES,
@@ -293,8 +294,8 @@ def _schedule_handlers() -> Messages:
     schedules: Mapping[str, Any] = conf.valid_settings().SCHEDULES
     named = {name: str(o.get("handler") or "") for name, o in schedules.items() if isinstance(o, Mapping)}
     unknown = {schedule: handler for schedule, handler in named.items() if handler and not handlers.find("", handler)}
-    find = handlers.discovered() if unknown else None
-    for schedule, handler in unknown.items() if find else ():
+    can_tell = unknown and not _import_problem()
+    for schedule, handler in unknown.items() if can_tell else ():
         if handlers.find("", handler) is None:
             modules = ", ".join(conf.valid_settings().HANDLER_MODULES)
             yield _error(
@@ -305,15 +306,16 @@ def _schedule_handlers() -> Messages:
 
 
 def check_handlers(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """The queues of handlers are declared, or exist. Looks into the database only if the check may.
+    """Handlers can be imported, and their queues are declared, or exist. Asks the database only if the check may.
 
     Where it may not, it reports only a queue with nearly the name of a declared one: a queue may have been created by
     ``create_queue()``.
     """
     from .models import Queue
 
-    if handlers.discovered() is None:
-        return []
+    if problem := _import_problem():
+        hint = "Workers do not start without them. The traceback is in the output of manage.py runjobs."
+        return [checks.Warning(f"The handlers cannot be imported ({problem}).", hint=hint, id="jobqueue.W011")]
     declared = conf.declared_queues()
     unknown = [handler for handler in handlers.all_handlers() if handler.queue not in declared]
     alias = router.db_for_write(Queue)
@@ -322,6 +324,15 @@ def check_handlers(*, databases: Sequence[str] | None = None, **kwargs: Any) -> 
     except (OperationalError, InterfaceError):  # Django 6.1 passes all databases, also to a check without a server
         stored = set()
     return list(_unknown_queues(unknown, declared, stored))
+
+
+def _import_problem() -> str | None:
+    """Import the handlers of the project. Returns why they cannot be imported."""
+    try:
+        handlers.autodiscover()
+    except Exception as error:  # a module of the project may raise anything
+        return error_line(error)
+    return None
 
 
 def _unknown_queues(

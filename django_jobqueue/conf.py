@@ -260,7 +260,7 @@ def task_queues() -> list[str]:
 
 def declared_queues() -> set[str]:
     """The queues that the settings declare; ``default`` always exists."""
-    return {"default", *get_settings().QUEUES, *task_queues()}
+    return {"default", *valid_settings().QUEUES, *task_queues()}
 
 
 def declared_dead_letters() -> set[str]:

@@ -218,7 +218,7 @@ class CannotWait(JobQueueError):
     """Waiting for a result inside this transaction would never end, or the result would not be seen."""
 
     code = "cannot_wait"
-    hint = "Wait after the transaction is committed. In tests, run the job first, for example with drain()."
+    hint = "Wait after the transaction is committed. In tests, run the job first, for example with jobqueue.drain()."
 
     def __init__(self, *, job_id: UUID, problem: str) -> None:
         self.job_id, self.problem = job_id, problem

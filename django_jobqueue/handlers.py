@@ -27,7 +27,7 @@ from typing import (
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
-from .conf import get_settings
+from .conf import valid_settings
 from .exceptions import InvalidOption
 from .key_functions import named_arguments
 from .log_texts import error_line
@@ -113,6 +113,9 @@ class JobContext:
 Rule = bool | float
 
 
+SENDING_ELSEWHERE = frozenset({"apply_async", "async_task", "defer", "delay", "enqueue"})  # in other queues
+
+
 class Handler(Sendable[P, S], Generic[P, R, S]):
     """A function that does the work of jobs. Calling it calls the function; ``send`` stores a job for it.
 
@@ -142,6 +145,7 @@ class Handler(Sendable[P, S], Generic[P, R, S]):
         self.takes_context, self.atomic, self.unpack, self.default = takes_context, atomic, unpack, default
         self.retries = dict(retries or {})
         self.options = dict(options or {})
+        self._called: str = getattr(function, "__name__", name)
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = _signature(function, self)  # of the arguments of a send
         self._send_with(self, self.options)
@@ -149,6 +153,13 @@ class Handler(Sendable[P, S], Generic[P, R, S]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return cast(R, self.function(*args, **kwargs))
+
+    if not TYPE_CHECKING:  # type checkers find what does not exist
+
+        def __getattr__(self, name):
+            if name in SENDING_ELSEWHERE:
+                raise AttributeError(f"A handler has no {name}(). Send a job: {self._called}.send(…).")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<handler {self.name} of queue {self.queue}>"
@@ -159,7 +170,10 @@ class Handler(Sendable[P, S], Generic[P, R, S]):
             if kwargs or len(args) > 1:
                 raise TypeError(f"{self.name}() takes its data as one argument")
             return args[0] if args else None
-        return named_arguments(self.signature, args, kwargs) or None
+        try:
+            return named_arguments(self.signature, args, kwargs) or None
+        except TypeError as error:
+            raise TypeError(f"{self._called}(): {error}") from None
 
     def call(self, job: Job, context: JobContext | None) -> Any:
         """Call the function with the data of the job. Returns a coroutine if it is asynchronous."""
@@ -269,7 +283,7 @@ def all_handlers() -> list[Handler[Any, Any, Any]]:
 
 def autodiscover() -> list[Handler[Any, Any, Any]]:
     """Import the modules of installed apps in which handlers are declared, and return all of them."""
-    autodiscover_modules(*get_settings().HANDLER_MODULES)
+    autodiscover_modules(*valid_settings().HANDLER_MODULES)
     return all_handlers()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.utils.crypto import salted_hmac
 
-from .conf import get_settings
+from .conf import valid_settings
 
 HIDDEN = "********"
 
@@ -266,7 +266,7 @@ def _as_text(value: Any) -> str:
 
 
 def _words(keys: Iterable[str] | None) -> frozenset[str]:
-    return frozenset(_plain(key) for key in (get_settings().REDACT if keys is None else keys)) - {""}
+    return frozenset(_plain(key) for key in (valid_settings().REDACT if keys is None else keys)) - {""}
 
 
 def _plain(key: str) -> str:

@@ -149,10 +149,11 @@ def test_all_errors_are_told_in_one_run(settings):
             "wrong": {"queue": "a", "cron": "never", "timezone": "Mars/Base", "data": {1}},
             "nowhere": {"queue": "oredred", "cron": "* * * * *"},
             "no key": {"queue": "ordered", "cron": "* * * * *", "data": {"a": 1}},
+            "no handler": {"queue": "a", "cron": "* * * * *", "handler": "shop.jobs.missing"},
         },
     }
 
-    found = ids([*of_settings(), *checks.check_schedules()])
+    found = ids(run_checks(tags=["jobqueue"], databases=[]))
 
     assert sorted(found) == [
         "jobqueue.E002",
@@ -168,6 +169,7 @@ def test_all_errors_are_told_in_one_run(settings):
         "jobqueue.E015",
         "jobqueue.E016",
         *["jobqueue.E020"] * 2,
+        "jobqueue.E025",
         "jobqueue.W001",
     ]
 

@@ -70,10 +70,10 @@ def test_it_is_migrated_served_and_worked(project, tmp_path):
         site.post("/buy/", customer="ben", title="Persuasion")
         assert site.status("/buy-and-fail/", customer="eve", title="Emma") == 500
 
-        failed = ("jobs", "list", "--state", "failed", "--queue", "orders")
-        until(lambda: "ben" in project.manage(*failed), "ben is blocked", PATIENCE)
         until(lambda: site.states() == ["shipped", "new", "new"], "ada's order is shipped, and ben's wait", PATIENCE)
         until(lambda: len(list((project.folder / "mails").glob("*"))) == 3, "each order is confirmed", PATIENCE)
+        failed = ("jobs", "list", "--state", "failed", "--queue", "orders")
+        until(lambda: "ben" in project.manage(*failed), "ben is blocked", PATIENCE)  # last: each look starts a process
         assert "completed" in project.manage("jobs", "list", "--queue", "default")  # the job of the data migration
 
         site.log_in("op", "op")

@@ -100,8 +100,11 @@ def test_a_handler_that_does_not_exist_is_found(found, handlers_not_imported):
     assert "modules searched: jobs, tasks" in message.hint
 
 
-def test_handlers_that_cannot_be_imported_are_not_called_missing(settings, handlers_not_imported):
+def test_handlers_that_cannot_be_imported_are_told_and_not_called_missing(settings, handlers_not_imported):
     schedules = {"a": {**FINE, "handler": handlers_not_imported}}
     settings.JOBQUEUE = {"QUEUES": {"mail": {}}, "SCHEDULES": schedules, "HANDLER_MODULES": ["broken"]}
 
     assert checks.check_schedules() == []
+    (message,) = checks.check_handlers()
+    assert message.id == "jobqueue.W011"
+    assert message.msg == "The handlers cannot be imported (RuntimeError: this module cannot be imported)."

@@ -53,6 +53,25 @@ def test_a_worker_without_handlers_is_told_where_they_are_looked_for(queue):
         call_command("runjobs")
 
 
+def test_arguments_that_the_handler_does_not_take_are_told_with_its_name():
+    @job(queue="work")
+    def do_work(speed): ...
+
+    with pytest.raises(TypeError, match=r"^do_work\(\): got an unexpected keyword argument 'spede'$"):
+        do_work.send(1, spede=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ("delay", "apply_async", "enqueue"))
+def test_who_knows_another_queue_is_told_how_jobs_are_sent_here(name):
+    @job(queue="work")
+    def do_work(): ...
+
+    with pytest.raises(AttributeError, match=rf"A handler has no {name}\(\)\. Send a job: do_work\.send\(…\)\."):
+        getattr(do_work, name)
+
+    assert not hasattr(do_work, "send_later")
+
+
 def test_an_unknown_queue_is_told_with_the_closest(queue):
     with pytest.raises(QueueNotFound, match=r"no queue named 'wrok'\. Did you mean 'work'\?"):
         services.send("wrok")

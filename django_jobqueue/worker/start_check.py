@@ -31,6 +31,9 @@ def check_database(options: WorkerOptions) -> DatabaseChecked:
     except DatabaseError as error:
         text = explanation(error, using) or f"The database {using!r} cannot be used: {error_line(error)}."
         return DatabaseChecked(refusal=text)
+    if options.drain and (missing := [name for name in options.queues if name not in existing]):
+        text = f"There is no queue named {missing[0]!r} to drain.{_guess(missing[0], existing)}"
+        return DatabaseChecked(refusal=text)
     return DatabaseChecked(warnings=tuple(_warnings(options, existing, served)))
 
 

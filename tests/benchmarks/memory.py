@@ -39,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
             command = [sys.executable, "-m", "django", "runjobs", "--name=bench", f"--processes={options.processes}"]
             worker = subprocess.Popen(command, env=environment(server, BASE, **OURS.env, BENCH_JOBQUEUE=settings))
             try:
-                _wait_until_registered(psycopg.conninfo.make_conninfo(server.dsn, dbname=BASE), options.processes)
+                workers = 1 if method == "thread" else options.processes
+                _wait_until_registered(psycopg.conninfo.make_conninfo(server.dsn, dbname=BASE), workers)
                 time.sleep(options.idle)
                 _report(method, family(worker.pid))
             finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from django_jobqueue import services
@@ -18,10 +20,10 @@ NAMES = ("lane-work", "old-work", "new-work")
 KEYS = 20
 
 
-def send_round(number: int) -> None:
+def send_round(number: int, names: tuple[str, ...] = NAMES) -> None:
     """A job for each key, whose handler changes from round to round and from key to key."""
     for place in range(KEYS):
-        send(NAMES[(number + place) % 3], queue=LANES, singleton_key=f"key {place}")
+        send(names[(number + place) % len(names)], queue=LANES, singleton_key=f"key {place}")
 
 
 def test_a_rolling_deploy_blocks_no_key_and_keeps_its_order(start, history):  # F57 B41
@@ -37,6 +39,25 @@ def test_a_rolling_deploy_blocks_no_key_and_keeps_its_order(start, history):  # 
     check(history, LANES)  # the order of each key, and that nothing was lost or ran twice
     assert not old.says("no handler:")
     assert old.log.count("handler is missing") == 1, "once per name, not per job"
+
+
+def test_old_workers_end_under_load_and_no_key_stands_still(start, history):  # F57 B41
+    """The senders are of the new release before any worker is, and each old worker ends while jobs are sent."""
+    old = [start(HANDLER_MODULES=["jobs"]) for _ in range(2)]
+    rounds, names = count(), ("lane-work", "new-work")
+    send_round(next(rounds), names)
+    while old:
+        start(HANDLER_MODULES=NEW)
+        send_round(next(rounds), names)
+        ending = old.pop()
+        ending.tell()
+        send_round(next(rounds), names)
+        assert ending.ended() == 0
+
+    until(lambda: not Job.objects.in_queue(LANES).exclude(state=JobState.COMPLETED).exists(), "all are completed", 60)
+
+    assert set(Job.objects.values_list("retry_count", "crashes", "reason")) == {(0, 0, "")}
+    check(history, LANES)
 
 
 def test_a_removed_handler_is_waited_for_and_then_its_jobs_fail(start):  # F57 B41

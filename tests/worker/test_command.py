@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import SystemCheckError
 
 from django_jobqueue import job, services
 from django_jobqueue.management.commands.runjobs import Command
@@ -51,6 +52,13 @@ def test_a_worker_that_could_do_nothing_is_told_where_handlers_are_looked_for(db
         call_command("runjobs")
 
 
+def test_a_wrong_setting_is_told_as_by_check(queue, settings):
+    settings.JOBQUEUE = {"PROCESES": 2}
+
+    with pytest.raises(SystemCheckError, match=r"jobqueue\.E002\) JOBQUEUE\['PROCESES'\]"):
+        call_command("runjobs", skip_checks=False)
+
+
 def test_queues_and_numbers_may_be_mixed(queue):
     job(queue=queue.name, name="there")(lambda: None)
     arguments = parsed("--queue", "mails:eu=4", "--queue", queue.name, "--queue-order", "weighted")
@@ -81,6 +89,15 @@ def test_a_worker_says_which_queues_it_does_not_serve(queue):
 
     assert "The queue 'dead' keeps dead letters and is not served, although a handler is declared for it" in dead
     assert missing == f"--exclude-queue {queue.name}s: there is no such queue. Did you mean {queue.name!r}?"
+
+
+def test_a_drain_of_a_queue_that_does_not_exist_is_refused(queue):
+    """It would wait for the queue, and a job of cron would never end."""
+    job(queue=queue.name, name="there")(lambda: None)
+
+    checked = check_database(Command()._options(parsed("--drain", "--queue", queue.name, "--queue", f"{queue.name}s")))
+
+    assert checked.refusal == f"There is no queue named '{queue.name}s' to drain. Did you mean {queue.name!r}?"
 
 
 def parsed(*flags: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from ... import handlers
-from ...conf import get_settings
+from ...conf import get_settings, valid_settings
 from ...exceptions import JobQueueError
 from ...grouping import Grouping
 from ...queue_order import QueueOrder
@@ -41,7 +41,7 @@ class Command(BaseCommand):
     requires_system_checks = ["jobqueue", checks.Tags.models]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        known = get_settings()
+        known = valid_settings()  # system checks tell what is wrong with the others
         add = parser.add_argument
         add(
             "--queue",
