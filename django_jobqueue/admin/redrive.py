@@ -23,7 +23,7 @@ from ..services.queues import find_queue
 from ..services.redrive import check_keeps_dead_letters, dead_letters, oldest_letters
 from .acting import FINISH_SECONDS, ReasonForm
 from .base import JobQueueAdmin
-from .wording import last_line
+from .wording import one_line
 
 SHOWN = 10
 COUNTED = 1_000  # the count stops here
@@ -130,6 +130,6 @@ def _lines(letters: list[Job], using: str) -> list[dict[str, Any]]:
     lines = []
     for letter in letters:
         original = originals.get(letter.source_id) if letter.source_id else None
-        error = last_line((original or letter).error)
+        error = one_line(original or letter)
         lines.append({"letter": letter, "original": original, "error": error})
     return lines
