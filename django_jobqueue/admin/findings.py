@@ -30,6 +30,8 @@ def url_of(finding: Finding, url: UrlOf) -> str:
     if finding.code in _JOBS:
         handler = {"handler": facts["handler"]} if facts.get("handler") else {}
         return f"{url('job_changelist')}?{urlencode({'queue': queue, **_JOBS[finding.code], **handler})}"
+    if finding.code == "dead_letters":
+        return url("queue_redrive", quote(queue))
     if finding.code == "blocked_keys":
         return f"{url('blockedkey_changelist')}?{urlencode({'queue': queue})}"
     if finding.code == "stranded_lanes" and facts.get("lanes"):

@@ -28,7 +28,7 @@ from ..exceptions import InvalidOption
 from ..models import BlockedKey, Job, Operation
 from ..selection import Selection
 from ..services.inspect.jobs import job_database
-from ..services.redrive import counts_of
+from ..services.operations import counts_of
 from .acting import ACTIONS
 from .base import JobQueueAdmin, may_see_data, page_url
 from .changelist import CappedPaginator
@@ -218,7 +218,7 @@ class OperationAdmin(JobQueueAdmin):
         """The list of exactly the jobs that the operation changed; ``None`` if it changed none or deleted them."""
         if not operation.moved or operation.verb in WITHOUT_JOBS:
             return None
-        return f"{self.url('job_changelist')}?{urlencode({'operation': operation.pk})}"
+        return f"{self.url('job_changelist')}?{urlencode({'operation': str(operation.pk)})}"
 
     # ------------------------------------------------------------------------------------------------------ columns
 
@@ -261,11 +261,11 @@ def chosen(operation: Any) -> str:
     """What the operation is about: the jobs with their bound, or the queue, the schedule or the worker."""
     facts = operation.facts
     if operation.schedule:
-        return _t("schedule %s") % operation.schedule
+        return _t("schedule %s") % str(operation.schedule)
     if "worker" in facts:
-        return _t("worker %s") % facts["worker"]
+        return _t("worker %s") % str(facts["worker"])
     if operation.verb not in ACTIONS:
-        return _t("queue %s") % operation.queue
+        return _t("queue %s") % str(operation.queue)
     until = until_in_words(operation.verb, parsed(facts.get("shown_at")) or operation.started_at)
     if operation.is_named:
         number = operation.moved + operation.refused

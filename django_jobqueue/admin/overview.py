@@ -363,8 +363,7 @@ def _items(
     found: list[Finding], known: list[QueueNow], dead_letters: list[BlockedGroup], url: UrlOf
 ) -> list[AttentionItem]:
     """What needs attention besides blocked keys, the worst first."""
-    letters = {each.name for each in known if each.is_dead_letter}
-    items = [_item_of(finding, letters, url) for finding in found]
+    items = [_item_of(finding, url) for finding in found]
     items += _failing(known, url)
     items += _backlogs(known, url)
     items += _blocked_letters(dead_letters, url)

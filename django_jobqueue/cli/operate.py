@@ -21,9 +21,9 @@ from ..exceptions import InvalidData, InvalidOption, InvalidTransition, JobNotFo
 from ..models import Job, Operation
 from ..options import check_state
 from ..selection import Selection
-from ..services.operations import VERBS, bits, shown_jobs
+from ..services.operations import VERBS, bits, counts_of, shown_jobs
 from ..services.queues import find_queue
-from ..services.redrive import counts_of, dead_letters
+from ..services.redrive import dead_letters
 from ..states import FINAL, JobState
 from .answers import Answer, Code, plural, table
 from .selection import selected
@@ -322,7 +322,7 @@ def resume(options: dict[str, Any], style: Style, using: str) -> Answer:
     return Answer(_queue(options, using), f"{options['queue']} is resumed: its jobs are fetched again.")
 
 
-def _noted(options: dict[str, Any]) -> dict[str, str]:
+def _noted(options: dict[str, Any]) -> dict[str, Any]:
     return {"operator": options["operator"], "reason": options["reason"] or ""}
 
 

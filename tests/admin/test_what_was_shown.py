@@ -194,6 +194,7 @@ def test_a_page_is_confirmed_once(boss, queue):
 
 def test_the_page_of_a_job_is_confirmed_once(boss, queue):
     (job,) = running(queue, 1)
+    assert job.retry_limit is not None
     fail(job)
 
     shown = boss.get(act_url(job, "retry"))

@@ -37,7 +37,4 @@ def steps(queue: str | None, *, since: datetime, step: timedelta, using: str) ->
     else:
         whose = sql.statistics.OF_ALL_QUEUES if queue is None else sql.statistics.OF_QUEUE
         statement = sql.statistics.STEPS_OF_SPANS.format(whose=whose)
-    return [
-        StepSums(at, *(int(number) for number in counts[:5]), *counts[5:])
-        for at, *counts in rows(using, statement, params)
-    ]
+    return [StepSums(at, *map(int, counts[:5]), *counts[5:]) for at, *counts in rows(using, statement, params)]
