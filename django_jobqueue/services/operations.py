@@ -290,7 +290,7 @@ def _switch(verb: str, operation: Operation, note: Note, using: str) -> bool:
     finished = None if state == Operation.State.RUNNING else StatementTimestamp()
 
     def work() -> bool:
-        row = operations.select_for_update().annotate(now=StatementTimestamp()).first()
+        row: Any = operations.select_for_update().annotate(now=StatementTimestamp()).first()
         if row is None:
             return False
         switch = {"verb": verb, "operator": note.operator, "reason": note.reason, "at": row.now.isoformat()}
@@ -332,7 +332,8 @@ def _continue(id: UUID, using: str) -> Bit | None:
 
 
 def _advance(id: UUID, using: str) -> Bit:
-    operation = Operation.objects.using(using).select_for_update().annotate(now=StatementTimestamp()).get(pk=id)
+    operations = Operation.objects.using(using).select_for_update().annotate(now=StatementTimestamp())
+    operation: Any = operations.get(pk=id)
     if operation.state != Operation.State.RUNNING:
         return Bit(operation)
     selection = selection_of(operation)

@@ -316,7 +316,7 @@ def purge(
         if freed := {lanes.Lane(queue, policy, key) for policy, key, *_ in gone if policy in LANED}:
             lanes.release_later(using, freed)
         announcements.keys_released(using, [(queue, key) for _, key, blocked, _ in gone if blocked])
-        number = sum(number for *_, number in gone)
+        number: int = sum(number for *_, number in gone)
         keep_record("purge", note, using, queue=queue, count=number, details={"state": state} if state else {})
         return number
 
