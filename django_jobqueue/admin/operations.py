@@ -208,7 +208,7 @@ class OperationAdmin(JobQueueAdmin):
         """The list of exactly the jobs that the operation changed; ``None`` if it changed none or deleted them."""
         if not operation.moved or operation.verb in WITHOUT_JOBS:
             return None
-        return f"{self.url('job_changelist')}?{urlencode({'operation': operation.pk})}"
+        return f"{self.url('job_changelist')}?{urlencode({'operation': str(operation.pk)})}"
 
     # ------------------------------------------------------------------------------------------------------ columns
 
@@ -251,11 +251,11 @@ def chosen(operation: Any) -> str:
     """What the operation is about: the jobs with their bound, or the queue, the schedule or the worker."""
     facts = operation.facts
     if operation.schedule:
-        return _t("schedule %s") % operation.schedule
+        return str(_t("schedule %s") % operation.schedule)
     if "worker" in facts:
-        return _t("worker %s") % facts["worker"]
+        return str(_t("worker %s") % facts["worker"])
     if operation.verb not in ACTIONS:
-        return _t("queue %s") % operation.queue
+        return str(_t("queue %s") % operation.queue)
     until = until_in_words(operation.verb, parsed(facts.get("shown_at")) or operation.started_at)
     if operation.is_named:
         number = operation.moved + operation.refused

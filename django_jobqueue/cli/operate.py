@@ -281,7 +281,7 @@ def resume(options: dict[str, Any], style: Style, using: str) -> Answer:
     return Answer(_queue(options, using), f"{options['queue']} is resumed: its jobs are fetched again.")
 
 
-def _noted(options: dict[str, Any]) -> dict[str, str]:
+def _noted(options: dict[str, Any]) -> dict[str, Any]:
     return {"operator": options["operator"], "reason": options["reason"] or ""}
 
 
