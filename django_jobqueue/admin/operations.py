@@ -200,9 +200,12 @@ class OperationAdmin(JobQueueAdmin):
 
     def _jobs(self, operation: Operation, refused: dict[str, str]) -> list[dict[str, Any]]:
         """The first jobs that were selected one by one, and those that were refused, as they are now."""
-        ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused]))[:IDS_SHOWN]
+        named = operation.selection.get("ids", [])
+        done = len(named) if operation.cursor is None else int(operation.cursor["place"])
+        ids = list(dict.fromkeys([*named, *refused]))[:IDS_SHOWN]
         jobs = Job.objects.using(job_database()).defer("data", "output", "attempts").in_bulk(map(UUID, ids))
-        return [{"id": id, "job": jobs.get(UUID(id)), "refused": refused.get(id)} for id in ids]
+        waiting = set(named[done:])
+        return [{"id": id, "job": jobs.get(UUID(id)), "refused": refused.get(id), "waits": id in waiting} for id in ids]
 
     def _jobs_url(self, operation: Operation) -> str | None:
         """The list of exactly the jobs that the operation changed; ``None`` if it changed none or deleted them."""
@@ -257,8 +260,8 @@ def chosen(operation: Any) -> str:
     if operation.verb not in ACTIONS:
         return str(_t("queue %s") % operation.queue)
     until = until_in_words(operation.verb, parsed(facts.get("shown_at")) or operation.started_at)
-    if operation.is_named:
-        number = operation.moved + operation.refused
+    if operation.named is not None:
+        number = max(operation.named, operation.moved + operation.refused)  # a record has the ids of the first only
         return ngettext("%s job, selected one by one", "%s jobs, selected one by one", number) % f"{number:,}"
     try:
         return f"{in_words(Selection.from_json(operation.filters))}, {until}"
