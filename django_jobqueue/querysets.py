@@ -11,12 +11,12 @@ from uuid import UUID
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db import models
 from django.db.models import (
-    BooleanField,
     Case,
     Count,
     DurationField,
     ExpressionWrapper,
     F,
+    Func,
     IntegerField,
     Min,
     OuterRef,
@@ -24,6 +24,7 @@ from django.db.models import (
     Subquery,
     When,
 )
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Coalesce
 from django.db.models.sql.datastructures import BaseTable
 
@@ -55,9 +56,12 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
 class OperationQuerySet(models.QuerySet["Operation"]):
     def for_lists(self) -> Self:
-        """Without the ids, refusals and data, which can be large: ``filters`` and ``facts`` have the rest."""
+        """Without the ids, refusals and data, which can be large: ``filters`` and ``facts`` have the rest.
+
+        ``named`` is the number of jobs that the selection names by their ids; null if it has filters.
+        """
         return self.defer("selection", "details", "cursor", "snapshot").annotate(
-            is_named=ExpressionWrapper(Q(selection__has_key="ids"), output_field=BooleanField()),
+            named=Func(KeyTransform("ids", "selection"), function="jsonb_array_length", output_field=IntegerField()),
             filters=WithoutKeys("selection", "ids"),
             facts=WithoutKeys("details", "refused", "data", "changed"),
         )

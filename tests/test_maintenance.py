@@ -146,7 +146,7 @@ def test_a_pass_forgets_what_is_long_over(queue):
         JobFactory(queue=queue, state="active", assignee="holding", incarnation=holding.pk)
         done = maintenance._forget("default")
 
-    assert done == {"workers": 1, "runs": 1, "minutes": 1, "staged": 0}
+    assert done == {"workers": 1, "runs": 1, "minutes": 1, "staged": 0, "operations": 0, "operation_batches": 0}
     assert set(Worker.objects.all()) == {now, fresh, holding}
     assert not Worker.objects.filter(pk=old.pk).exists()
 

@@ -209,10 +209,15 @@ class OperationAdmin(JobQueueAdmin):
         Dead letters that moved are gone: the job that does their work is shown instead.
         """
         became = operation.details.get("became", {})
-        ids = list(dict.fromkeys([*operation.selection.get("ids", []), *refused, *became]))[:IDS_SHOWN]
+        named = operation.selection.get("ids", [])
+        done = len(named) if operation.cursor is None else int(operation.cursor["place"])
+        waiting = set(named[done:])
+        ids = list(dict.fromkeys([*named, *refused, *became]))[:IDS_SHOWN]
         now = {id: UUID(became.get(id, id)) for id in ids}
         jobs = Job.objects.using(job_database()).defer("data", "output", "error", "attempts").in_bulk(now.values())
-        return [{"id": id, "job": jobs.get(now[id]), "refused": refused.get(id)} for id in ids]
+        return [
+            {"id": id, "job": jobs.get(now[id]), "refused": refused.get(id), "waits": id in waiting} for id in ids
+        ]
 
     def _jobs_url(self, operation: Operation) -> str | None:
         """The list of exactly the jobs that the operation changed; ``None`` if it changed none or deleted them."""
@@ -261,14 +266,14 @@ def chosen(operation: Any) -> str:
     """What the operation is about: the jobs with their bound, or the queue, the schedule or the worker."""
     facts = operation.facts
     if operation.schedule:
-        return _t("schedule %s") % str(operation.schedule)
+        return str(_t("schedule %s") % operation.schedule)
     if "worker" in facts:
-        return _t("worker %s") % str(facts["worker"])
+        return str(_t("worker %s") % facts["worker"])
     if operation.verb not in ACTIONS:
-        return _t("queue %s") % str(operation.queue)
+        return str(_t("queue %s") % operation.queue)
     until = until_in_words(operation.verb, parsed(facts.get("shown_at")) or operation.started_at)
-    if operation.is_named:
-        number = operation.moved + operation.refused
+    if operation.named is not None:
+        number = max(operation.named, operation.moved + operation.refused)  # a record has the ids of the first only
         return ngettext("%s job, selected one by one", "%s jobs, selected one by one", number) % f"{number:,}"
     try:
         return f"{in_words(Selection.from_json(operation.filters))}, {until}"

@@ -332,10 +332,10 @@ def forget_old_operations(*, using: str) -> dict[str, int]:
     """Delete the jobs of operations that ended long ago, and later the operations; return the numbers of rows."""
     now = StatementTimestamp()
     batches = OperationBatch.objects.using(using).filter(operation__finished_at__lte=now - KEEP_JOBS)
-    some = list(batches.values_list("pk", flat=True)[:FORGOTTEN_AT_ONCE])
+    some = OperationBatch.objects.using(using).filter(pk__in=batches.values("pk")[:FORGOTTEN_AT_ONCE])
     old = Operation.objects.using(using).filter(finished_at__lte=now - KEEP_OPERATIONS)
     return {
-        "operation_batches": OperationBatch.objects.using(using).filter(pk__in=some)._raw_delete(using),
+        "operation_batches": some._raw_delete(using),
         "operations": old._raw_delete(using),
     }
 

@@ -270,11 +270,15 @@ def test_without_scripts_a_button_goes_on(boss, queue):
 
 
 def test_an_operation_is_stopped_and_resumed(boss, queue):
-    operation = services.begin_operation("retry", selection={}, operator="x")
+    job = JobFactory(queue=queue, state=JobState.FAILED)
+    operation = services.begin_operation("retry", ids=[job.pk], operator="x")
     page = f"/admin/jobqueue/operation/{operation.pk}/"
 
-    boss.post(f"{page}stop/")
-    assert "stopped" in read(boss.get(f"{page}change/")).text
+    boss.post(f"{page}stop/", {"reason": "the wrong jobs"})
+    text = read(boss.get(f"{page}change/")).text
+    assert "boss: the wrong jobs" in text
+    assert "1 job, selected one by one" in text
+    assert "not yet" in text
     boss.post(f"{page}resume/")
 
     operation.refresh_from_db()

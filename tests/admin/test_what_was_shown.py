@@ -203,7 +203,7 @@ def test_the_page_of_a_job_is_confirmed_once(boss, queue):
         fail(*services.fetch(queue.name, 1))
 
     assert Operation.objects.get().moved == 1
-    assert reread(job).retry_limit == job.retry_limit + 1
+    assert reread(job).retry_limit == (job.retry_limit or 0) + 1
 
 
 def test_two_clicks_at_once_act_once(boss, queue, race):

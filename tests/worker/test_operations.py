@@ -10,14 +10,13 @@ from django.test import Client
 
 from django_jobqueue.models import Job, Operation
 from django_jobqueue.states import JobState
+from tests.admin.pages import JOBS, choose, confirm
 from tests.factories import JobFactory, QueueFactory
 from tests.faults.runner import Runner
 from tests.past import left_alone, reread
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-JOBS = "/admin/jobqueue/job/"
 
 
 @pytest.fixture
@@ -43,8 +42,7 @@ def test_an_operation_begun_in_the_admin_is_finished_without_a_browser(worker):
     other = JobFactory(queue=queue, name="mail", state=JobState.FAILED)
     client = Client()
     client.force_login(User.objects.create_superuser("boss", password="x"))
-    action = {"action": "skip_jobs", "_selected_action": [str(jobs[0].pk)], "index": 0, "select_across": 1}
-    client.post(f"{JOBS}?handler=ship", {**action, "confirmed": 1, "reason": "because"})
+    confirm(client, choose(client, "skip_jobs", jobs[0], across=1, url=f"{JOBS}?handler=ship"))
     operation = left_alone(Operation.objects.get())  # the browser is closed before its page has advanced anything
     later = JobFactory(queue=queue, name="ship", state=JobState.FAILED)
     assert (operation.state, operation.moved) == ("running", 0)
