@@ -161,9 +161,9 @@ def test_selected_letters_are_redriven_and_other_jobs_refused(boss, orders):
 
 
 def test_all_jobs_that_match_the_filters_are_only_the_dead_letters(boss, orders):
-    fail_one(orders)
+    job = fail_one(orders)
     JobFactory(queue=orders, singleton_key="z")
-    chosen = {"action": "redrive_jobs", "_selected_action": [str(Job.objects.earliest("seq").pk)], "select_across": "1"}
+    chosen = {"action": "redrive_jobs", "_selected_action": [str(job.pk)], "select_across": "1"}
 
     shown = boss.post(f"{JOBS}?state=waiting", {**chosen, "index": "0"})
 
