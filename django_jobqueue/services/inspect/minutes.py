@@ -38,6 +38,8 @@ def steps(queue: str | None, *, since: datetime, step: timedelta, using: str) ->
         whose = sql.statistics.OF_ALL_QUEUES if queue is None else sql.statistics.OF_QUEUE
         statement = sql.statistics.STEPS_OF_SPANS.format(whose=whose)
     return [
-        StepSums(at, *(int(number) for number in counts[:5]), *counts[5:])
-        for at, *counts in rows(using, statement, params)
+        StepSums(at, int(sent), int(started), int(completed), int(failed), int(retried), waiting, blocked, waited, ran)
+        for at, sent, started, completed, failed, retried, waiting, blocked, waited, ran in rows(
+            using, statement, params
+        )
     ]
