@@ -10,7 +10,7 @@ from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.cache import cache
-from django.core.servers.basehttp import ThreadedWSGIServer
+from django.core.servers.basehttp import WSGIServer
 from django.db import connection
 from django.test import Client
 from django.test.testcases import LiveServerThread, QuietWSGIRequestHandler
@@ -119,7 +119,7 @@ def test_focus_and_position_stay_while_the_page_is_drawn_again(tab, fifo_queue):
 
 
 class Server(LiveServerThread):
-    """A server that can be started again at the same port."""
+    """A server that can be started again at the same port. Its one thread keeps no connection alive when it ends."""
 
     def __init__(self, port=0):
         super().__init__("localhost", static_handler=StaticFilesHandler, port=port)
@@ -130,7 +130,7 @@ class Server(LiveServerThread):
             raise self.error
 
     def _create_server(self, connections_override=None):
-        return ThreadedWSGIServer((self.host, self.port), QuietWSGIRequestHandler, allow_reuse_address=True)
+        return WSGIServer((self.host, self.port), QuietWSGIRequestHandler, allow_reuse_address=True)
 
 
 def renamed(table, name):
