@@ -215,9 +215,7 @@ class OperationAdmin(JobQueueAdmin):
         ids = list(dict.fromkeys([*named, *refused, *became]))[:IDS_SHOWN]
         now = {id: UUID(became.get(id, id)) for id in ids}
         jobs = Job.objects.using(job_database()).defer("data", "output", "error", "attempts").in_bulk(now.values())
-        return [
-            {"id": id, "job": jobs.get(now[id]), "refused": refused.get(id), "waits": id in waiting} for id in ids
-        ]
+        return [{"id": id, "job": jobs.get(now[id]), "refused": refused.get(id), "waits": id in waiting} for id in ids]
 
     def _jobs_url(self, operation: Operation) -> str | None:
         """The list of exactly the jobs that the operation changed; ``None`` if it changed none or deleted them."""

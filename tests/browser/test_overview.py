@@ -119,9 +119,7 @@ def test_focus_and_position_stay_while_the_page_is_drawn_again(tab, fifo_queue):
 
 
 class Server(LiveServerThread):
-    """A server that can be started again at the same port."""
-
-    server_class = WSGIServer  # type: ignore[assignment]  # without threads
+    """A server that can be started again at the same port. Its one thread keeps no connection alive when it ends."""
 
     def __init__(self, port=0):
         super().__init__("localhost", static_handler=StaticFilesHandler, port=port)

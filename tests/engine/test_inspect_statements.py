@@ -193,7 +193,7 @@ def test_the_pulse_counts_schedules_that_are_on_and_overdue(queues):
     assert pulse()[5] == 1
 
 
-def queues_now(most: int = 100) -> dict[str, tuple[Any, ...]]:
+def queues_now(most: int = 100) -> dict[str, list[Any]]:
     params = {"since": timezone.now() - timedelta(hours=3), "most": most}
     return {name: tuple(facts) for name, *facts in ask(sql.inspect.QUEUES, params)}
 

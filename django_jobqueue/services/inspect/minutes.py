@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...engine import sql
 from ...engine.databases import rows
@@ -37,9 +37,9 @@ def steps(queue: str | None, *, since: datetime, step: timedelta, using: str) ->
     else:
         whose = sql.statistics.OF_ALL_QUEUES if queue is None else sql.statistics.OF_QUEUE
         statement = sql.statistics.STEPS_OF_SPANS.format(whose=whose)
-    return [_step(at, counts) for at, *counts in rows(using, statement, params)]
-
-
-def _step(at: datetime, counts: list[Any]) -> StepSums:
-    numbers: list[Any] = [*map(int, counts[:5]), *counts[5:]]
-    return StepSums(at, *numbers)
+    return [
+        StepSums(at, int(sent), int(started), int(completed), int(failed), int(retried), waiting, blocked, waited, ran)
+        for at, sent, started, completed, failed, retried, waiting, blocked, waited, ran in rows(
+            using, statement, params
+        )
+    ]
