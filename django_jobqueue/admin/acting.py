@@ -150,7 +150,8 @@ class ActingAdmin(JobQueueAdmin):
                 if not across:
                     services.advance_operation(operation, seconds=FINISH_SECONDS)
                 return HttpResponseRedirect(self.url("operation_change", operation.pk))
-        snapshot = services.current_snapshot()  # before the jobs on the page are read
+        listed = "" if confirmed else request.POST.get("snapshot", "")  # before the list was read
+        snapshot = listed or services.current_snapshot()  # otherwise before the jobs on the page are read
         context = {
             **self.admin_site.each_context(request),
             "title": act.title,

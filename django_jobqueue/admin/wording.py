@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ..counting import MANY
+from ..counting import MANY, Count
 from ..models import Job
 from ..redaction import redacted_text
 from ..states import JobState
@@ -65,9 +65,21 @@ def _label(state: str) -> str:
     return str(JobState(state).label) if state in JobState.values else state
 
 
-def many(number: int) -> str:
+def number(value: int) -> str:
+    """A number with separators of thousands."""
+    return f"{value:,}"
+
+
+def many(counted: int) -> str:
     """A count that stopped at ``MANY``."""
-    return f"{MANY:,}+" if number > MANY else f"{number:,}"
+    return f"{number(MANY)}+" if counted > MANY else number(counted)
+
+
+def at_least(count: Count) -> str:
+    """A count; with a plus sign if there may be more; empty if only none was found among some."""
+    if count.among is None or count.is_capped:
+        return many(count.number)
+    return f"{number(count.number)}+" if count.number else ""
 
 
 def last_line(error: str, length: int = 120) -> str:

@@ -8,18 +8,21 @@ was read. Jobs that a selective index finds cheaply are read directly.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from django.db import OperationalError, transaction
+from django.db.models import Count as Rows
 from django.db.models import QuerySet
 from psycopg.errors import QueryCanceled
 
 from ..counting import MANY, Count
 from ..models import Job
+from ..states import DEAD, ELIGIBLE, RUNNING, JobState
 from . import sql
 from .databases import rows
 from .transactions import in_transaction
@@ -29,7 +32,7 @@ R = TypeVar("R")
 
 MOST = 100_000  # numbers read for one piece
 NARROW = 1_000  # the first window
-WIDER = 4
+WIDER = 10
 COUNTED = 50_000  # numbers read for a count that no index can answer
 CHEAP = 20_000  # in the planner's cost units: jobs that an index finds at a lower cost are read directly
 DIRECT_MS = 500  # after this time a direct read is given up, because the planner was wrong
@@ -43,6 +46,15 @@ class Piece(Generic[J]):
     place: int
     more: bool
     looked: int = 0  # numbers read; 0 if an index found all jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[J]):
+    """A piece of a list, how many jobs the list has, and how many jobs of each state it would have without its states."""
+
+    piece: Piece[J]
+    count: Count
+    states: dict[JobState, Count]
 
 
 def look(
@@ -61,6 +73,40 @@ def count(jobs: QuerySet[Any]) -> Count:
     return in_transaction(jobs.db, partial(_count, jobs))
 
 
+def read_page(
+    jobs: QuerySet[J],
+    number: int,
+    *,
+    any_state: QuerySet[J],
+    all_of: str | None = None,
+    before: int | None = None,
+    after: int | None = None,
+) -> Page[J]:
+    """Read a piece of these jobs like :func:`look`, and count them and the jobs of each state, in few statements.
+
+    ``any_state`` are the jobs without the condition on their state. If these are all jobs of a queue, pass its name as
+    ``all_of``, or ``""`` if they are all jobs: those that wait, run or failed for good are then counted along indexes.
+    """
+    return in_transaction(jobs.db, partial(_read_page, jobs, number, any_state, all_of, before, after))
+
+
+def search(
+    jobs: QuerySet[J], number: int, *, before: int | None = None, after: int | None = None, most: int, seconds: float
+) -> Piece[J]:
+    """Like :func:`look`, but each statement may take only that long; the piece then ends before the jobs it read."""
+    return in_transaction(jobs.db, partial(_look, jobs, number, before, after, most, round(seconds * 1000)))
+
+
+def around(jobs: QuerySet[J], place: int, number: int, most: int) -> list[J]:
+    """Up to ``number`` of these jobs on each side of a sequence number, among the ``most`` nearest numbers."""
+    using = jobs.db
+    walk = _Walk(using, place, 0)
+    with _only_bitmaps(using):
+        older = list(walk.within(jobs.order_by("-seq"), place - 1, max(0, place - most))[:number])
+        newer = list(walk.within(jobs.order_by("seq"), place, place + most)[:number])
+    return older[::-1] + newer
+
+
 def last_number(using: str) -> int:
     """The number of the latest send."""
     return int(rows(using, sql.inspect.LAST_NUMBER)[0][0] or 0)
@@ -74,25 +120,75 @@ def first_number(using: str) -> int:
 # ------------------------------------------------------------------------------------------------------------ looking
 
 
-def _look(jobs: QuerySet[J], number: int, before: int | None, after: int | None, most: int) -> Piece[J]:
+def _look(
+    jobs: QuerySet[J], number: int, before: int | None, after: int | None, most: int, ms: int | None = None
+) -> Piece[J]:
     using = jobs.db
-    order = "-seq" if after is None else "seq"
-    bounded = jobs.order_by(order)
-    if before is not None:
-        bounded = bounded.filter(seq__lt=before)
-    if after is not None:
-        bounded = bounded.filter(seq__gt=after)
+    bounded = _bounded(jobs, before, after)
     if _is_filtered(jobs) and _is_selective(bounded):
-        found = _directly(bounded[:number])
+        found = _directly(using, lambda: list(bounded[:number]))
         if found is not None:
-            return Piece(found, found[-1].seq if found else 0, len(found) == number)
+            return _whole(found, number)
     last = last_number(using)
+    with _only_bitmaps(using, ms):
+        return _walk(using, before, after, last).gather(_ordered(jobs, after), number, most, is_timed=ms is not None)
+
+
+def _ordered(jobs: QuerySet[J], after: int | None) -> QuerySet[J]:
+    return jobs.order_by("-seq" if after is None else "seq")
+
+
+def _bounded(jobs: QuerySet[J], before: int | None, after: int | None) -> QuerySet[J]:
+    bounds = {"seq__lt": before, "seq__gt": after}
+    return _ordered(jobs, after).filter(**{name: place for name, place in bounds.items() if place is not None})
+
+
+def _whole(found: list[J], number: int) -> Piece[J]:
+    """The piece that an index found."""
+    return Piece(found, found[-1].seq if found else 0, len(found) == number)
+
+
+def _walk(using: str, before: int | None, after: int | None, last: int) -> _Walk:
     if after is None:
-        walk = _Walk(using, last if before is None else min(before - 1, last), 0)
-    else:
-        walk = _Walk(using, after, last)
+        return _Walk(using, last if before is None else min(before - 1, last), 0)
+    return _Walk(using, after, last)
+
+
+def _read_page(
+    jobs: QuerySet[J], number: int, any_state: QuerySet[J], all_of: str | None, before: int | None, after: int | None
+) -> Page[J]:
+    using = jobs.db
+    is_first = before is None and after in (None, 0)
+    of_any_state = all_of is None and _is_selective(any_state)
+    piece: Piece[J] | None = None
+    counted: Count | None = None
+    states: dict[JobState, Count] | None = None
+
+    def directly() -> bool:
+        nonlocal piece, counted, states
+        piece = _whole(list(_bounded(jobs, before, after)[:number]), number)
+        counted = _first_count(piece, number) if is_first else None
+        counted = counted or Count(len(jobs.order_by().values_list("pk")[: MANY + 1]))
+        states = _count_states(any_state) if of_any_state else None
+        return True
+
+    if of_any_state or (_is_filtered(jobs) and _is_selective(jobs)):
+        _directly(using, directly)
+    if piece is not None and counted is not None and states is not None:
+        return Page(piece, counted, states)
+    last = last_number(using)
     with _only_bitmaps(using):
-        return walk.gather(jobs.order_by(order), number, most)
+        if piece is None or counted is None:
+            piece = _walk(using, before, after, last).gather(_ordered(jobs, after), number, MOST)
+            counted = _first_count(piece, number) if is_first else None
+            counted = counted or _count_newest(jobs, last)
+        states = _count_newest_states(any_state, last)
+    return Page(piece, counted, states if all_of is None else {**states, **_count_indexed_states(all_of, using)})
+
+
+def _first_count(piece: Piece[J], number: int) -> Count | None:
+    """The number of all jobs, if the first page has read them all."""
+    return Count(len(piece.jobs), piece.looked if piece.more else None) if len(piece.jobs) < number else None
 
 
 class _Walk:
@@ -107,12 +203,15 @@ class _Walk:
     def within(self, jobs: QuerySet[J], one: int, other: int) -> QuerySet[J]:
         return jobs.filter(seq__gt=min(one, other), seq__lte=max(one, other))
 
-    def gather(self, jobs: QuerySet[J], number: int, most: int) -> Piece[J]:
+    def gather(self, jobs: QuerySet[J], number: int, most: int, *, is_timed: bool = False) -> Piece[J]:
         found: list[J] = []
         place, width, looked = self.start, min(NARROW, most), 0
         while place != self.end and looked < most:
             reached = self.step(place, width)
-            part = list(self.within(jobs, place, reached)[: number - len(found)])
+            window = self.within(jobs, place, reached)[: number - len(found)]
+            part = _in_time(self.using, partial(list, window)) if is_timed else list(window)
+            if part is None:
+                break
             found += part
             if len(found) == number:
                 return Piece(found, found[-1].seq, True, looked)
@@ -146,20 +245,62 @@ class _Walk:
 
 def _count(jobs: QuerySet[Any]) -> Count:
     using = jobs.db
-    wanted = jobs.order_by()
     if not _is_filtered(jobs):
-        return Count(wanted[: MANY + 1].count())
-    if _is_selective(wanted):
-        found = _directly(wanted.values_list("pk")[: MANY + 1])
+        return Count(jobs.order_by()[: MANY + 1].count())
+    if _is_selective(jobs):
+        found = _directly(using, lambda: len(jobs.order_by().values_list("pk")[: MANY + 1]))
         if found is not None:
-            return Count(len(found))
+            return Count(found)
     last = last_number(using)
-    walk = _Walk(using, last, 0)
     with _only_bitmaps(using):
-        newest = walk.within(wanted, last, walk.step(last, COUNTED))
-        number = newest[: MANY + 1].count()
-        older = last > COUNTED and not walk.is_empty(walk.step(last, COUNTED), 0)
-    return Count(number, COUNTED if older and number <= MANY else None)
+        return _count_newest(jobs, last)
+
+
+def _count_newest(jobs: QuerySet[Any], last: int) -> Count:
+    if not _is_filtered(jobs):
+        return Count(jobs.order_by()[: MANY + 1].count())
+    newest, among = _newest(jobs, last)
+    number = newest[: MANY + 1].count()
+    return Count(number, among if number <= MANY else None)
+
+
+def _newest(jobs: QuerySet[Any], last: int) -> tuple[QuerySet[Any], int | None]:
+    """The jobs of the latest numbers, and how many numbers these are; ``None`` if there are no older jobs."""
+    walk = _Walk(jobs.db, last, 0)
+    reached = walk.step(last, COUNTED)
+    older = last > COUNTED and not walk.is_empty(reached, 0)
+    return walk.within(jobs.order_by(), last, reached), COUNTED if older else None
+
+
+def _count_states(jobs: QuerySet[Any]) -> dict[JobState, Count]:
+    states = Counter(jobs.order_by().values_list("state", flat=True)[: MANY + 1])
+    return _of_each(states, JobState, MANY if states.total() > MANY else None)
+
+
+def _count_newest_states(jobs: QuerySet[Any], last: int) -> dict[JobState, Count]:
+    newest, among = _newest(jobs, last)
+    return _of_each(dict(newest.values_list("state").annotate(number=Rows("*"))), JobState, among)
+
+
+def _count_indexed_states(queue: str, using: str) -> dict[JobState, Count]:
+    """The jobs of a queue, or of all, in each of the states that an index has."""
+    statement = sql.inspect.COUNT_STATES.format(queue=sql.inspect.OF_QUEUE if queue else "")
+    counted: dict[str, Counter[str]] = {"waiting": Counter(), "running": Counter(), "dead": Counter()}
+    full = set()
+    for kind, state, number, read in rows(using, statement, {"queue": queue, "most": MANY + 1}):
+        counted[kind][state] += number
+        if read > MANY:
+            full.add(kind)
+    groups = {"waiting": ELIGIBLE, "running": RUNNING, "dead": DEAD}
+    return {
+        state: count
+        for kind, states in groups.items()
+        for state, count in _of_each(counted[kind], states, MANY if kind in full else None).items()
+    }
+
+
+def _of_each(counted: Mapping[str, int], states: Iterable[JobState], among: int | None) -> dict[JobState, Count]:
+    return {state: Count(counted.get(state, 0), among) for state in states}
 
 
 # ------------------------------------------------------------------------------------------------------- the planner
@@ -188,12 +329,21 @@ def _is_partial(node: dict[str, Any]) -> bool:
     return not node["Index Name"].endswith("_pkey")
 
 
-def _directly(jobs: QuerySet[Any, R]) -> list[R] | None:
-    """Read these jobs directly; ``None`` if it takes longer than the planner expected."""
-    using = jobs.db
+def _directly(using: str, read: Callable[[], R]) -> R | None:
+    """What ``read`` returns, without windows; ``None`` if it takes longer than the planner expected."""
+
+    def limited() -> R:
+        with _set(using, statement_timeout=f"{DIRECT_MS}ms"):
+            return read()
+
+    return _in_time(using, limited)
+
+
+def _in_time(using: str, read: Callable[[], R]) -> R | None:
+    """What ``read`` returns; ``None`` if a statement reaches its time limit."""
     try:
-        with transaction.atomic(using=using), _set(using, statement_timeout=f"{DIRECT_MS}ms"):
-            return list(jobs)
+        with transaction.atomic(using=using):
+            return read()
     except OperationalError as error:
         if not isinstance(error.__cause__, QueryCanceled):
             raise
@@ -201,18 +351,16 @@ def _directly(jobs: QuerySet[Any, R]) -> list[R] | None:
 
 
 @contextmanager
-def _only_bitmaps(using: str) -> Iterator[None]:
-    """Allow only bitmap scans, so that a window is never read by another index of all jobs."""
-    with _set(using, enable_indexscan="off", enable_indexonlyscan="off"):
+def _only_bitmaps(using: str, ms: int | None = None) -> Iterator[None]:
+    """Allow only bitmap scans, so that a window is never read by another index of all jobs; and limit their time."""
+    limit = {} if ms is None else {"statement_timeout": f"{ms}ms"}
+    with _set(using, enable_indexscan="off", enable_indexonlyscan="off", **limit):
         yield
 
 
 @contextmanager
 def _set(using: str, **settings: str) -> Iterator[None]:
     """Change settings for the statements inside, and restore them after; a rollback restores them by itself."""
-    before = {name: rows(using, sql.session.GET_SETTING, [name])[0][0] for name in settings}
-    for name, value in settings.items():
-        rows(using, sql.session.SET_SETTING, [name, value])
+    before = rows(using, sql.session.SWAP_SETTINGS, [list(settings), list(settings.values())])
     yield
-    for name, value in before.items():
-        rows(using, sql.session.SET_SETTING, [name, value])
+    rows(using, sql.session.SWAP_SETTINGS, [[row[0] for row in before], [row[1] for row in before]])

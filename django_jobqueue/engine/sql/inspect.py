@@ -103,6 +103,27 @@ FROM jobqueue_queue q CROSS JOIN LATERAL (
         ORDER BY finalized_at LIMIT %(most)s) seen
     GROUP BY state) d
 """
+
+
+def _in_states(kind: str, which: str) -> str:
+    return (
+        f"(SELECT '{kind}' AS kind, state, count(*) AS number, sum(count(*)) OVER () AS read FROM ("
+        f"SELECT state FROM jobqueue_job WHERE {{queue}} {which} LIMIT %(most)s) seen GROUP BY state)"
+    )
+
+
+# The jobs of a queue, or of all queues, in the states that an index has: at most a limited number of each kind.
+COUNT_STATES = " UNION ALL ".join(
+    (
+        _in_states("waiting", IS_FETCHABLE),
+        _in_states("waiting", IS_UNTIL),
+        _in_states("waiting", f"{HAS_ONE_RUNNING} AND {IS_LANE}"),
+        _in_states("waiting", f"{IN_LANE} AND {IS_LANE}"),
+        _in_states("running", IS_RUNNING),
+        _in_states("dead", f"state IN {listed(DEAD)}"),
+    )
+)
+OF_QUEUE = "queue_id = %(queue)s AND"
 # The first job of each priority, by skipping from one priority to the next in the index.
 _FIRST_OF_PRIORITY = (
     "SELECT jobqueue_job.priority, GREATEST(created_at, start_after) AS since"

@@ -12,7 +12,7 @@ from uuid import UUID
 from ...counting import MANY
 from ...engine import sql
 from ...engine.databases import rows
-from ...engine.paging import look
+from ...engine.paging import around
 from ...engine.transactions import in_transaction
 from ...models import Job, Queue
 from ...policies import DelayedHead
@@ -87,8 +87,7 @@ def neighbours(job: Job, *, number: int = AROUND, using: str) -> tuple[list[Job]
 
 def _neighbours(job: Job, number: int, using: str) -> tuple[list[Job], list[Job]]:
     lane = Job.objects.using(using).in_lane_of(job).defer("data", "output", "attempts")
-    near = {other.pk: other for other in look(lane, number, before=job.seq, most=LOOKED_AROUND).jobs}
-    near |= {other.pk: other for other in look(lane, number, after=job.seq, most=LOOKED_AROUND).jobs}
+    near = {other.pk: other for other in around(lane, job.seq, number, LOOKED_AROUND)}
     near |= {other.pk: other for other in lane.filter(policy=job.policy).in_state(*BLOCKING)[:number]}
     params = {"queues": [job.queue_id], "keys": [job.singleton_key], "number": number}
     waiting = [row[2] for row in rows(using, sql.inspect.FRONTS_OF_LANES, params)]
