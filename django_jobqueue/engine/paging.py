@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from django.db import OperationalError, transaction
@@ -33,6 +34,7 @@ R = TypeVar("R")
 MOST = 100_000  # numbers read for one piece
 NARROW = 1_000  # the first window
 WIDER = 10
+PARTS = 100  # into which a window is divided to find its first job
 COUNTED = 50_000  # numbers read for a count that no index can answer
 CHEAP = 20_000  # in the planner's cost units: jobs that an index finds at a lower cost are read directly
 DIRECT_MS = 500  # after this time a direct read is given up, because the planner was wrong
@@ -205,7 +207,7 @@ class _Walk:
 
     def gather(self, jobs: QuerySet[J], number: int, most: int, *, is_timed: bool = False) -> Piece[J]:
         found: list[J] = []
-        place, width, looked = self.start, min(NARROW, most), 0
+        place, width, looked = self.start, max(NARROW, most // 4) if is_timed else min(NARROW, most), 0
         while place != self.end and looked < most:
             reached = self.step(place, width)
             window = self.within(jobs, place, reached)[: number - len(found)]
@@ -227,17 +229,24 @@ class _Walk:
 
     def skip(self, place: int) -> int:
         """A place close to the next job, or the end: the numbers of deleted jobs are skipped."""
-        width, growing = NARROW * WIDER, True
-        while place != self.end:
-            reached = self.step(place, width)
-            if self.is_empty(place, reached):
-                place = reached
-                width = width * WIDER if growing else width
-            elif width <= NARROW:
-                break
-            else:
-                width, growing = width // WIDER, False
-        return place
+        places, width = [place], NARROW * WIDER
+        while places[-1] != self.end:
+            places.append(self.step(places[-1], width))
+            width *= WIDER
+        while (reached := self._first_window(places)) is not None:
+            place, end = reached
+            if abs(end - place) <= NARROW:
+                return place
+            width = max(NARROW, abs(end - place) // PARTS)
+            places = [*range(place, end, -width if self.down else width), end]
+        return self.end
+
+    def _first_window(self, places: list[int]) -> tuple[int, int] | None:
+        """The first two successive places between which there are jobs."""
+        windows = list(pairwise(places))
+        bounds = {"low": [min(window) for window in windows], "high": [max(window) for window in windows]}
+        found = rows(self.using, sql.inspect.FIRST_WINDOW, bounds)
+        return windows[found[0][0] - 1] if found else None
 
 
 # ----------------------------------------------------------------------------------------------------------- counting

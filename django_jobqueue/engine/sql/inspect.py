@@ -21,6 +21,13 @@ from .parts import (
 # The number of the latest send; NULL before the first.
 LAST_NUMBER = f"SELECT pg_sequence_last_value('{SEQUENCE}'::regclass)"
 
+# The first of some windows of numbers in which there are jobs. OFFSET 0 keeps the planner from joining the windows to
+# all jobs.
+FIRST_WINDOW = """
+SELECT w.place FROM unnest(%(low)s::bigint[], %(high)s::bigint[]) WITH ORDINALITY AS w (low, high, place)
+WHERE EXISTS (SELECT 1 FROM jobqueue_job WHERE seq > w.low AND seq <= w.high OFFSET 0) LIMIT 1
+"""
+
 # ------------------------------------------------------------------------------------------------------------- counts
 
 
