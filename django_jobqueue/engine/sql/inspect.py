@@ -8,6 +8,7 @@ from ...states import DEAD, FINAL, RUNNING, Hold, JobState
 from .parts import (
     HAS_ONE_RUNNING,
     IN_LANE,
+    IS_BLOCKED_KEY,
     IS_BLOCKING,
     IS_FETCHABLE,
     IS_LANE,
@@ -203,6 +204,37 @@ FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, key), LATERAL (
         LIMIT %(most)s
     ) counted
 ) n
+"""
+
+# The jobs that block keys, at most a limited number of each queue along its index. {queue} and {jobs} are conditions.
+_BLOCKED = f"""
+jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT id, seq, fingerprint, singleton_key, finalized_at FROM jobqueue_job
+    WHERE queue_id = q.name AND {IS_BLOCKED_KEY} {{jobs}}
+    ORDER BY finalized_at {{order}}, seq {{order}} LIMIT %(most)s) b
+WHERE q.policy = '{ORDERED}' {{queue}}
+"""
+BLOCKED_JOBS = f"""
+SELECT b.id FROM {_BLOCKED}
+ORDER BY b.finalized_at {{order}}, b.seq {{order}} LIMIT %(most)s - %(offset)s OFFSET %(offset)s
+"""
+COUNT_BLOCKED = f"SELECT count(*) FROM (SELECT 1 FROM {_BLOCKED} LIMIT %(most)s) blocked"
+
+# The blocked keys by queue and error, and the jobs that wait behind those of each group, up to a limit.
+BLOCKED_GROUPS = f"""
+WITH g AS (
+    SELECT q.name AS queue, b.fingerprint, count(*) AS number, sum(count(*)) OVER (PARTITION BY q.name) AS of_queue,
+        min(b.finalized_at) AS since, max(b.finalized_at) AS until, array_agg(b.singleton_key) AS keys,
+        (array_agg(b.id ORDER BY b.finalized_at, b.seq))[1] AS example
+    FROM {_BLOCKED} GROUP BY 1, 2 ORDER BY number DESC, since LIMIT %(groups)s)
+SELECT g.queue, g.fingerprint, g.number, g.of_queue, w.number, g.since, g.until, g.example
+FROM g CROSS JOIN LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT 1 FROM unnest(g.keys) AS k (key) CROSS JOIN LATERAL (
+            SELECT 1 FROM jobqueue_job WHERE queue_id = g.queue AND singleton_key = k.key AND {IN_LANE}
+            LIMIT %(most)s + 1) of_key
+        LIMIT %(most)s + 1) behind) w
+ORDER BY g.number DESC, g.since
 """
 
 # Skips from fingerprint to fingerprint in their index, then reads the latest jobs of each.
