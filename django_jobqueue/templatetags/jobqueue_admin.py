@@ -37,6 +37,11 @@ def last_line(error: str) -> str:
 
 
 @register.filter
+def number(value: int) -> str:
+    return wording.number(value)
+
+
+@register.filter
 def percent(share: float) -> str:
     """A share from 0 to 1 in percent."""
     return f"{share:.0%}"

@@ -237,6 +237,10 @@ FROM g CROSS JOIN LATERAL (
 ORDER BY g.number DESC, g.since
 """
 
+# The failures of each of the last hours, the current hour first.
+TREND_HOURS = 24
+_OF_HOURS = ", ".join(f"count(*) FILTER (WHERE dead AND hours = {hour})" for hour in range(TREND_HOURS))
+
 # Skips from fingerprint to fingerprint in their index, then reads the latest jobs of each.
 FAILURE_GROUPS = f"""
 WITH RECURSIVE f(fingerprint, place) AS (
@@ -245,13 +249,14 @@ WITH RECURSIVE f(fingerprint, place) AS (
     SELECT (SELECT fingerprint FROM jobqueue_job WHERE NOT fingerprint = '' AND fingerprint > f.fingerprint
         ORDER BY fingerprint LIMIT 1), f.place + 1
     FROM f WHERE f.fingerprint IS NOT NULL AND f.place < %(groups)s)
-SELECT f.fingerprint, g.number, g.seen, g.first, g.last, g.ids, g.queues
+SELECT f.fingerprint, g.number, g.seen, g.first, g.last, g.ids, g.queues, g.hours
 FROM f CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE dead) AS number, count(*) AS seen, min(ended) AS first, max(ended) AS last,
         (array_agg(id ORDER BY seq DESC) FILTER (WHERE dead))[1:1] AS ids,
-        (array_agg(DISTINCT queue_id) FILTER (WHERE dead))[1:5] AS queues
+        (array_agg(DISTINCT queue_id) FILTER (WHERE dead))[1:5] AS queues, ARRAY[{_OF_HOURS}] AS hours
     FROM (
-        SELECT id, seq, queue_id, attempt_finished_at AS ended, state IN {listed(DEAD)} AS dead
+        SELECT id, seq, queue_id, attempt_finished_at AS ended, state IN {listed(DEAD)} AS dead,
+            floor(extract(epoch FROM {NOW} - attempt_finished_at) / 3600) AS hours
         FROM jobqueue_job WHERE fingerprint = f.fingerprint AND NOT fingerprint = '' ORDER BY seq DESC LIMIT %(jobs)s
     ) latest
 ) g WHERE f.fingerprint IS NOT NULL AND g.number > 0
