@@ -63,6 +63,10 @@ class SelectionChangeList(ChangeList):
                 for act in ACTIONS.values()
                 if act.verb != "delete" and row.state in act.takes and request.user.has_perm(act.permission)
             ]
+        with_acts = next((row for row in self.result_list if row.acts), None)
+        self.has_acts = with_acts is not None
+        if with_acts is not None:
+            with_acts.is_first = True  # the target of a link for the keyboard
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         queryset: Any = super().get_queryset(request, *args, **kwargs)
@@ -109,13 +113,19 @@ def act_links(row: Any, site: str) -> SafeString:
     """The buttons of a row, each of which leads to the page that asks for confirmation."""
     return format_html_join(
         " ",
-        '<a class="button jq-act{}" href="{}" aria-label="{} #{}">{}</a>',
+        '<a{} class="button jq-act{}" href="{}" aria-label="{} #{}">{}</a>',
         (
-            (" jq-grave" if act.is_grave else "", page_url(site, "job_act", row.pk, act.verb), act.label, row.seq,
-             act.label)
+            (
+                SafeString(' id="jq-first-act"') if getattr(row, "is_first", False) and act is row.acts[0] else "",
+                " jq-grave" if act.is_grave else "",
+                page_url(site, "job_act", row.pk, act.verb),
+                act.label,
+                row.seq,
+                act.label,
+            )
             for act in row.acts
         ),
-    )  # fmt: skip
+    )
 
 
 class JobChangeList(SelectionChangeList):

@@ -45,6 +45,7 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
         return [
             path("<uuid:id>/act/<str:verb>/", self.admin_site.admin_view(self.act_view), name="jobqueue_job_act"),
             path("<uuid:id>/edit/", self.admin_site.admin_view(self.edit_view), name="jobqueue_job_edit"),
+            path("<uuid:id>/pulse/", self.admin_site.admin_view(self.pulse_view), name="jobqueue_job_pulse"),
             *super().get_urls(),
         ]
 

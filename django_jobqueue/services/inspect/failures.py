@@ -32,13 +32,9 @@ class Group:
     @property
     def counted_hours(self) -> int:
         """How many of the hours were counted completely, because the jobs that were read reach back so far."""
-        return len(self.hours) if not self.is_capped else max(1, sum(1 for _ in dropped_zeros(self.hours)) - 1)
-
-
-def dropped_zeros(hours: list[int]) -> list[int]:
-    """The hours up to the oldest in which a job failed."""
-    oldest = max((hour for hour, number in enumerate(hours) if number), default=-1)
-    return hours[: oldest + 1]
+        if not self.is_capped:
+            return len(self.hours)
+        return max(1, *(hour for hour, number in enumerate(self.hours) if number), 0)
 
 
 def failure_groups(*, using: str) -> list[Group]:

@@ -57,7 +57,18 @@
         }
         window.location.reload();
     };
+    // On narrow screens each row of a table is a card, and each cell has the head of its column as a label.
+    const label = () => {
+        for (const table of document.querySelectorAll("#result_list, .jq-cards")) {
+            const heads = Array.from(table.querySelectorAll("thead th"), head => head.textContent.trim());
+            for (const row of table.querySelectorAll("tbody tr")) {
+                Array.from(row.children).forEach((cell, place) => cell.setAttribute("data-label", heads[place] ?? ""));
+            }
+        }
+    };
+    document.addEventListener("jq:renewed", label);
     document.addEventListener("DOMContentLoaded", () => {
+        label();
         const section = document.querySelector("[data-jq-operation][data-jq-running]");
         if (section) runToEnd(section);
         const overview = document.querySelector("[data-jq-overview]");
