@@ -104,7 +104,7 @@ def with_behind(rows: Iterable[BlockedKey]) -> list[BlockedKey]:
 
 @admin.register(BlockedKey)
 class BlockedKeyAdmin(ActingAdmin):
-    list_display = ("key", "queue_shown", "blocker", "since", "waiting", "next_shown", "acts_shown")
+    list_display = ("key", "queue_shown", "blocker", "since", "waiting", "acts_shown")
     list_display_links = ("key",)
     list_filter = (OrderedQueueFilter, FingerprintFilter)
     look_ups = ("queue", "fingerprint")
@@ -198,27 +198,24 @@ class BlockedKeyAdmin(ActingAdmin):
 
     @admin.display(description=_("waiting"))
     def waiting(self, row: BlockedKey) -> str | SafeString:
-        """How many jobs wait, and since when the oldest does."""
+        """How many jobs wait, since when the oldest does, and which of them runs next."""
         jobs = _behind(row)
-        if not jobs.number:
-            return "0"
+        if jobs.next is None:
+            return _t("no job waits")
         query = urlencode({"queue": row.queue_id, "key": row.singleton_key, "state": "waiting"})
         return format_html(
-            '<a href="{}?{}">{}</a> <span class="jq-quiet">{} {}</span>',
+            '<a href="{}?{}">{}</a> <span class="jq-quiet">{} {}</span> <span class="jq-quiet">{} {}</span>',
             self.url("job_changelist"),
             query,
             wording.many(jobs.number),
             _t("oldest"),
             wording.time_tag(jobs.oldest_at, ago=True),
+            _t("next"),
+            self._job_link(jobs.next.id, jobs.next.seq),
         )
 
     def _job_link(self, id: UUID, seq: int) -> SafeString:
         return format_html('<a href="{}">#{}</a>', self.url("job_change", id), seq)
-
-    @admin.display(description=_("runs next"))
-    def next_shown(self, row: BlockedKey) -> str | SafeString:
-        after = _behind(row).next
-        return self._job_link(after.id, after.seq) if after else _t("no job waits")
 
     @admin.display(description=_("action"))
     def acts_shown(self, row: BlockedKey) -> SafeString:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +33,7 @@ from ..services.inspect.lists import read_page, search
 from ..states import JobState
 from .acting import ACTIONS
 from .base import may_see_data, page_url
-from .filters import TEXT, Shown
+from .filters import GROUPS, TEXT, Shown, StateFilter
 from .wording import many, moment, number
 
 OLDER, NEWER = "older", "newer"
@@ -93,6 +94,10 @@ class SelectionChangeList(ChangeList):
         return self.params.get(ORDER_VAR) == self.turned
 
     turned = "-1"  # the parameter of the URL for the other order
+
+    @property
+    def no_filters(self) -> str:
+        return self.get_query_string(remove=[SEARCH_VAR, *self.get_filters_params()])
 
     @property
     def chips(self) -> list[Chip]:
@@ -159,6 +164,12 @@ class JobChangeList(SelectionChangeList):
         self.show_admin_actions = True
         self.can_show_all = self.multi_page = False
         self.paginator = Paginator(self.result_list, self.list_per_page)
+
+    @property
+    def state_choices(self) -> list[dict[str, Any]]:
+        """The choices of the filter for states that are groups of states, with their counts."""
+        (spec,) = (spec for spec in self.filter_specs if isinstance(spec, StateFilter))
+        return list(islice(spec.choices(self), 1 + len(GROUPS)))
 
     def _read(self, after: int | None) -> Any:
         bare = replace(self.selection, states=None)

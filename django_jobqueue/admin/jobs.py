@@ -72,7 +72,7 @@ class JobAdmin(job_page.JobPage, ActingAdmin):
             return badge
         return format_html('{} <span class="jq-quiet">{}</span>', badge, _t("attempt %d") % job.attempt)
 
-    @admin.display(description=_("queue and handler"))
+    @admin.display(description=_("queue, handler"))
     def work(self, job: Job) -> SafeString:
         return format_html(
             '<a href="{}">{}</a> <span class="jq-quiet">{}</span>',

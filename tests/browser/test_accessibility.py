@@ -1,0 +1,78 @@
+"""No page has a serious problem of accessibility: light, dark and narrow, as axe-core finds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from django_jobqueue import services
+from django_jobqueue.models import Job, Report
+from tests.admin.pages import BLOCKED, JOBS, OPERATIONS, act_url, edit_url, job_url
+from tests.browser.test_looks import OTHERS, fill, fill_others
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+LOOKS = {
+    "light": ("light", 1280),
+    "dark": ("dark", 1280),
+    "narrow": ("light", 390),
+}
+FIND = """() => axe.run(document, {resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]})
+    .then(found => found.violations.filter(each => ["serious", "critical"].includes(each.impact))
+        .map(each => `${each.id}: ${each.nodes.map(node => node.html.slice(0, 150)).slice(0, 3).join(" | ")}`))"""
+
+
+@pytest.fixture(scope="module")
+def axe():
+    if not AXE.exists():
+        pytest.skip("no axe-core here: run npm ci in tests/browser; make test does it if npm is installed")
+    return AXE.read_text()
+
+
+def test_no_page_has_a_serious_problem(tab, axe, fifo_queue, queue):
+    job = fill(fifo_queue, queue)
+    fill_others(fifo_queue, queue)
+    running = Job.objects.filter(state="active")
+    running.update(progress=0.4, progress_text="4 of 10")
+    report = Report.objects.create(jobs=1, page="<!doctype html><title>report</title>")
+    operation = services.begin_operation("skip", ids=[job.pk], operator="olga", reason="because")
+    services.stop_operation(operation)  # otherwise its page would continue it
+    pages = [
+        "/admin/",
+        *OTHERS.values(),
+        JOBS,
+        f"{JOBS}?state=dead&tag=web&q=customer",
+        f"{JOBS}?text=expired",
+        job_url(job),
+        job_url(running[0]),
+        act_url(job, "skip"),
+        edit_url(job),
+        BLOCKED,
+        f"{BLOCKED}?by=error",
+        f"/admin/jobqueue/queue/{queue.name}/change/",
+        "/admin/jobqueue/queue/add/",
+        "/admin/jobqueue/schedule/nightly/change/",
+        "/admin/jobqueue/schedule/add/",
+        OPERATIONS,
+        f"{OPERATIONS}{operation.pk}/change/",
+        "/admin/jobqueue/report/",
+        f"/admin/jobqueue/report/{report.pk}/change/",
+    ]
+
+    problems = [
+        (address, look, problem) for address in pages for look, problem in _problems(tab.open(address), axe)
+    ]
+
+    assert problems == []
+
+
+def _problems(page, axe):
+    """Load axe-core once, and run it in each look."""
+    page.evaluate(axe)
+    for look, (colors, width) in LOOKS.items():
+        page.emulate_media(color_scheme=colors)
+        page.set_viewport_size({"width": width, "height": 844})
+        for problem in page.evaluate(FIND):
+            yield look, problem
