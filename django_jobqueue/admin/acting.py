@@ -97,9 +97,12 @@ class ReasonForm(forms.Form):
         label=_("Reason"), max_length=1_000, required=False, widget=forms.TextInput(attrs={"class": "vTextField"})
     )
 
+    is_only_field = True
+
     def __init__(self, *args: Any, needed: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field = self.fields["reason"]
+        field.widget.attrs["autofocus"] = self.is_only_field  # so that Enter confirms
         field.required = needed
         field.help_text = _("Kept with each job.") if needed else _("Optional; kept with the operation.")
 

@@ -86,7 +86,7 @@ class BlockedChangeList(SelectionChangeList):
 
     @property
     def grouped_link(self) -> str:
-        return self.get_query_string({GROUPED: "error"}, remove=["fingerprint", SEARCH_VAR, ORDER_VAR])
+        return self.get_query_string({GROUPED: "error", "fingerprint": None, SEARCH_VAR: None, ORDER_VAR: None})
 
 
 def wanted_by(selection: Selection) -> Filter:

@@ -97,20 +97,20 @@ class SelectionChangeList(ChangeList):
 
     @property
     def no_filters(self) -> str:
-        return self.get_query_string(remove=[SEARCH_VAR, *self.get_filters_params()])
+        return self.get_query_string(dict.fromkeys((SEARCH_VAR, *self.get_filters_params())))
 
     @property
     def chips(self) -> list[Chip]:
         """The active filters, in the order of the filters."""
         chips = []
         if self.query:
-            chips.append(Chip(_("search"), self.query, self.get_query_string(remove=[SEARCH_VAR])))
+            chips.append(Chip(_("search"), self.query, self.get_query_string({SEARCH_VAR: None})))
         for spec in self.filter_specs:
             for name in spec.expected_parameters():
                 if name and (value := self.filter_params.get(name, [""])[-1]):
                     title = f"{spec.title} {BOUNDS.get(name.rpartition('__')[2], '')}".strip()
                     shown = spec.shown(value) if isinstance(spec, Shown) else value
-                    chips.append(Chip(title, shown, self.get_query_string(remove=[name])))
+                    chips.append(Chip(title, shown, self.get_query_string({name: None})))
         return chips
 
 
@@ -263,7 +263,7 @@ class JobChangeList(SelectionChangeList):
     @property
     def text_search(self) -> str | None:
         """The URL that searches errors and data for the text of the search box, which finds ids and keys."""
-        return self.get_query_string({TEXT: self.query}, remove=[SEARCH_VAR]) if self.query and not self.text else None
+        return self.get_query_string({TEXT: self.query, SEARCH_VAR: None}) if self.query and not self.text else None
 
     @property
     def count_text(self) -> str:  # type: ignore[override]

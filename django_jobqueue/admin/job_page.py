@@ -70,6 +70,7 @@ class DataForm(ReasonForm):
         strip=False,
     )
     field_order = ("json", "reason")
+    is_only_field = False
 
     def clean_json(self) -> Any:
         try:

@@ -77,9 +77,9 @@ def many(counted: int) -> str:
 
 def at_least(count: Count) -> str:
     """A count; with a plus sign if there may be more; empty if only none was found among some."""
-    if count.among is None or count.is_capped:
+    if count.among is None:
         return many(count.number)
-    return f"{number(count.number)}+" if count.number else ""
+    return f"{number(min(count.number, MANY))}+" if count.number else ""
 
 
 def last_line(error: str, length: int = 120) -> str:

@@ -207,7 +207,7 @@ class _Walk:
 
     def gather(self, jobs: QuerySet[J], number: int, most: int, *, is_timed: bool = False) -> Piece[J]:
         found: list[J] = []
-        place, width, looked = self.start, max(NARROW, most // 4) if is_timed else min(NARROW, most), 0
+        place, width, looked = self.start, min(most, max(NARROW, most // 4) if is_timed else NARROW), 0
         while place != self.end and looked < most:
             reached = self.step(place, width)
             window = self.within(jobs, place, reached)[: number - len(found)]
