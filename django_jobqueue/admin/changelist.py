@@ -174,10 +174,11 @@ class JobChangeList(SelectionChangeList):
     def _read(self, after: int | None) -> Any:
         bare = replace(self.selection, states=None)
         is_whole = bare == Selection(queue=bare.queue)
+        root: Any = self.root_queryset
         page = read_page(
             self.queryset,
             self.list_per_page + 1,
-            any_state=self.root_queryset.selected(bare),
+            any_state=root.selected(bare),
             all_of=(bare.queue or "") if is_whole else None,
             before=self.older,
             after=after,

@@ -53,7 +53,7 @@ class StateFilter(Shown, admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [(name, label) for name, (label, _states) in GROUPS.items()] + list(JobState.choices)
 
-    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+    def choices(self, changelist: Any) -> Iterator[Any]:
         for name, choice in zip(("", *dict(self.lookup_choices)), super().choices(changelist), strict=True):
             counts = [changelist.states.get(state) for state in _states_of(name)]
             if name and all(count is not None for count in counts):
@@ -88,10 +88,10 @@ class QueueFilter(Shown, admin.SimpleListFilter):
         few = len(self.lookup_choices) <= QUEUES_AS_LINKS
         return "admin/filter.html" if few else "admin/jobqueue/queue_filter.html"
 
-    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+    def choices(self, changelist: Any) -> Iterator[Any]:
         if len(self.lookup_choices) <= QUEUES_AS_LINKS:
             return super().choices(changelist)
-        return form_choices(self.expected_parameters(), changelist)  # type: ignore[arg-type]
+        return form_choices([str(self.parameter_name)], changelist)
 
 
 class FormFilter(Shown):

@@ -52,7 +52,7 @@ class Piece(Generic[J]):
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[J]):
-    """A piece of a list, how many jobs the list has, and how many jobs of each state it would have without its states."""
+    """A piece of a list, the number of its jobs, and of the jobs in each state if it were not limited to some states."""
 
     piece: Piece[J]
     count: Count

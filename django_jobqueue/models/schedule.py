@@ -146,7 +146,9 @@ class Schedule(models.Model):
 
     def _check_queue(self, singleton_key: str) -> None:
         known = self._state.fields_cache  # of a list, whose queues were read by one statement
-        queue = known["queue"] if "queue" in known else Queue.objects.using(self._state.db).filter(pk=self.queue_id).first()
+        queue = (
+            known["queue"] if "queue" in known else Queue.objects.using(self._state.db).filter(pk=self.queue_id).first()
+        )
         if queue is None:
             raise QueueNotFound(self.queue_id)
         if queue.is_ordered and not singleton_key:

@@ -26,8 +26,8 @@ LOOKS = {
 }
 FIND = """options => axe.run(document, {resultTypes: ["violations"], preload: false, ...options})
     .then(found => found.violations.filter(each => ["serious", "critical"].includes(each.impact))
-        .map(each => `${each.id}: ${each.nodes.slice(0, 3).map(node =>
-            `${node.html.slice(0, 150)} (${[...node.any, ...node.all].map(check => check.message)[0]})`).join(" | ")}`))"""
+        .flatMap(each => each.nodes.map(
+            node => `${each.id}: ${node.html.slice(0, 150)}: ${[...node.any, ...node.all][0]?.message}`)))"""
 
 
 DATA = {"order": 1, "card": {"holder": "Ada", "token": "tok_1"}, "items": [{"sku": "A-1"}]}

@@ -1,4 +1,4 @@
-"""Blocked keys, one by one or grouped by queue and error: read queue by queue along an index, because none has them all."""
+"""Blocked keys, one by one or by queue and error: read queue by queue along an index, because none has them all."""
 
 from __future__ import annotations
 

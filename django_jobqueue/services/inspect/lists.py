@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from django.db import connections
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast
+from django.db.models.lookups import IContains
 
 from ...counting import Count
 from ...engine import paging, sql
@@ -25,11 +26,6 @@ SEARCHED = 20_000  # sequence numbers whose jobs are searched for a text
 SEARCHED_SECONDS = 2.0
 
 
-def look(jobs: QuerySet[J], number: int, *, before: int | None = None, after: int | None = None) -> Piece[J]:
-    """Up to ``number`` of these jobs, newest first: the latest sent before ``before``, or the first after ``after``."""
-    return paging.look(jobs, number, before=before, after=after)
-
-
 def read_page(
     jobs: QuerySet[J],
     number: int,
@@ -39,7 +35,10 @@ def read_page(
     before: int | None = None,
     after: int | None = None,
 ) -> Page[J]:
-    """Like :func:`look`, with the number of all these jobs, and of those of each state among ``any_state``."""
+    """Up to ``number`` of these jobs, newest first: the latest sent before ``before``, or the first after ``after``.
+
+    Also the number of all these jobs, and of those of each state among ``any_state``; see the engine.
+    """
     return paging.read_page(jobs, number, any_state=any_state, all_of=all_of, before=before, after=after)
 
 
@@ -53,15 +52,14 @@ def search(
     before: int | None = None,
     after: int | None = None,
 ) -> Piece[J]:
-    """Like :func:`look`, for jobs whose error, or data if ``in_data``, contains this text; bounded in rows and time.
+    """Like :func:`read_page`, for jobs whose error, or data if ``in_data``, contains this text; bounded in rows and time.
 
     Only jobs that are found also in what is displayed, which ``is_shown`` decides, are returned: a search would
     otherwise disclose hidden values letter by letter.
     """
     has_text = Q(error__icontains=text)
     if in_data:
-        has_text |= Q(data_text__icontains=text)
-        jobs = jobs.annotate(data_text=Cast("data", TextField()))
+        has_text |= Q(IContains(Cast("data", TextField()), text))
     matching = jobs.filter(has_text)
     until = time.monotonic() + SEARCHED_SECONDS
     found: list[J] = []
