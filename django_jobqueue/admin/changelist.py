@@ -56,7 +56,8 @@ class SelectionChangeList(ChangeList):
     """
 
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
-        self.snapshot, self.read_at = services.current_snapshot(), timezone.now()
+        self.snapshot = services.current_snapshot() if request.method == "GET" else ""  # an action has one already
+        self.read_at = timezone.now()
         super().__init__(request, *args, **kwargs)
         for row in self.result_list:
             row.acts = [

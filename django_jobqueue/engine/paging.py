@@ -52,7 +52,7 @@ class Piece(Generic[J]):
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[J]):
-    """A piece of a list, the number of its jobs, and of the jobs in each state if it were not limited to some states."""
+    """A piece of a list, the number of its jobs, and of the jobs of each state if the list had all states."""
 
     piece: Piece[J]
     count: Count
@@ -180,11 +180,14 @@ def _read_page(
         return Page(piece, counted, states)
     last = last_number(using)
     with _only_bitmaps(using):
-        if piece is None or counted is None:
+        if piece is None:
             piece = _walk(using, before, after, last).gather(_ordered(jobs, after), number, MOST)
             counted = _first_count(piece, number) if is_first else None
-            counted = counted or _count_newest(jobs, last)
+        if counted is None and _is_filtered(jobs):
+            counted = _count_newest(jobs, last)
         states = _count_newest_states(any_state, last)
+    if counted is None:
+        counted = _count_first(jobs)
     return Page(piece, counted, states if all_of is None else {**states, **_count_indexed_states(all_of, using)})
 
 
@@ -255,7 +258,7 @@ class _Walk:
 def _count(jobs: QuerySet[Any]) -> Count:
     using = jobs.db
     if not _is_filtered(jobs):
-        return Count(jobs.order_by()[: MANY + 1].count())
+        return _count_first(jobs)
     if _is_selective(jobs):
         found = _directly(using, lambda: len(jobs.order_by().values_list("pk")[: MANY + 1]))
         if found is not None:
@@ -265,9 +268,11 @@ def _count(jobs: QuerySet[Any]) -> Count:
         return _count_newest(jobs, last)
 
 
+def _count_first(jobs: QuerySet[Any]) -> Count:
+    return Count(jobs.order_by()[: MANY + 1].count())
+
+
 def _count_newest(jobs: QuerySet[Any], last: int) -> Count:
-    if not _is_filtered(jobs):
-        return Count(jobs.order_by()[: MANY + 1].count())
     newest, among = _newest(jobs, last)
     number = newest[: MANY + 1].count()
     return Count(number, among if number <= MANY else None)

@@ -52,7 +52,7 @@ def search(
     before: int | None = None,
     after: int | None = None,
 ) -> Piece[J]:
-    """Like :func:`read_page`, for jobs whose error, or data if ``in_data``, contains this text; bounded in rows and time.
+    """Jobs whose error, or data if ``in_data``, contains this text, like :func:`read_page`; bounded in rows and time.
 
     Only jobs that are found also in what is displayed, which ``is_shown`` decides, are returned: a search would
     otherwise disclose hidden values letter by letter.
