@@ -9,6 +9,8 @@ PYTHON ?= $(if $(filter demo play,$(MAKECMDGOALS)),$(or $(NEWEST),python3),pytho
 VENV ?= .venv
 PY := $(VENV)/bin/python
 ARGS ?=
+# With npm, the tests check every page with axe-core. It is no part of the package.
+AXE := $(if $(shell npm --version 2>/dev/null),tests/browser/node_modules/.package-lock.json)
 
 comma := ,
 JAVA := $(shell java -version >/dev/null 2>&1 && echo yes)
@@ -36,7 +38,7 @@ report: $(VENV)/.report-installed  ## archive and analyze the jobs of the demo's
 
 # Races and faults have a run of their own, because they depend on the clock. They mostly wait, so three processes
 # share two processors. Tests of one file run in one process, because they share a server.
-test: $(VENV)/.dev-installed  ## run every test that this machine can run; NO_SKIPS=1: skips are failures
+test: $(VENV)/.dev-installed $(AXE)  ## run every test that this machine can run; NO_SKIPS=1: skips are failures
 ifeq ($(strip $(ARGS)),)
 	$(PY) -m pytest -q -n 2 --dist loadgroup -m "not concurrency and not faults"
 	$(PY) -m pytest -q -n 3 --dist loadfile -m "concurrency or faults"
@@ -75,6 +77,10 @@ $(VENV)/.report-installed: pyproject.toml | $(PY)
 
 $(VENV)/.dev-installed: pyproject.toml | $(PY)
 	$(call install,$(DEV_EXTRAS))
+
+tests/browser/node_modules/.package-lock.json: tests/browser/package-lock.json
+	cd tests/browser && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

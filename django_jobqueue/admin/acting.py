@@ -34,7 +34,7 @@ from ..services.inspect.jobs import job_database
 from ..services.inspect.lists import count
 from ..services.operations import VERBS, confirmed, shown_jobs
 from .base import MAX_REASON, JobQueueAdmin
-from .confirmations import Confirmation, NotConfirmable
+from .confirmations import Confirmation, NotConfirmable, as_shown
 from .selections import from_query, in_words, until_in_words
 from .wording import error_line, many, moment
 
@@ -124,9 +124,12 @@ class ReasonForm(forms.Form):
         label=_("Reason"), max_length=MAX_REASON, required=False, widget=forms.TextInput(attrs={"class": "vTextField"})
     )
 
+    is_only_field = True
+
     def __init__(self, *args: Any, needed: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field = self.fields["reason"]
+        field.widget.attrs["autofocus"] = self.is_only_field  # so that Enter confirms
         field.required = needed
         field.help_text = _("Kept with the operation.") if needed else _("Optional; kept with the operation.")
 
@@ -196,8 +199,12 @@ class ActingAdmin(JobQueueAdmin):
         across = request.POST.get("select_across") == "1"
         ids = [_as_uuid(id) for id in request.POST.getlist(ACTION_CHECKBOX_NAME)]
         selection = self.selection(request) if across else Selection(ids=tuple(ids))
-        asked = Confirmation.of(act.verb, selection, back=request.GET.urlencode(), using=job_database())
         try:
+            # The page of confirmation shows each job that was ticked; of all others, the operator saw only the list.
+            shown = as_shown(request.POST.get("shown", "")) if across else None
+            asked = Confirmation.of(
+                act.verb, selection, shown=shown, back=request.GET.urlencode(), using=job_database()
+            )
             return HttpResponseRedirect(self.url(f"{self._name}_confirm", asked.token()))
         except NotConfirmable as error:
             return self._nothing_done(request, error, request.GET.urlencode())

@@ -3,86 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import quote
+from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from ..counting import MANY, Count
+from ..counting import MANY
 from ..models import BlockedKey, Queue
 from ..policies import ORDERED
 from ..querysets import BlockedKeyQuerySet
+from ..selection import Selection
+from ..services.inspect.blocked import Filter, blocked_groups, blocked_jobs, count_blocked
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lanes import Behind, behind
-from ..services.inspect.lists import by_index, count
+from ..services.operations import shown_now
 from . import wording
 from .acting import ACTIONS, ActingAdmin, JobAction
-from .changelist import SelectionChangeList
-from .filters import FingerprintFilter, QueueFilter
+from .blocked_groups import rows_of
+from .changelist import SelectionChangeList, act_links
+from .confirmations import token_of
+from .filters import QUEUES_SHOWN, FingerprintFilter, QueueFilter
 
-QUEUES_READ = 1_000
+GROUPED = "by"  # the parameter of the URL for groups
+MOST_GROUPS = 200  # that are shown
 
 
 class OrderedQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         ordered = Queue.objects.using(job_database()).filter(policy=ORDERED)
-        return [(name, name) for name in ordered.values_list("name", flat=True)[:200]]
+        return [(name, name) for name in ordered.values_list("name", flat=True)[:QUEUES_SHOWN]]
 
 
 class BlockedChangeList(SelectionChangeList):
-    """Longest blocked first. The keys are read queue by queue along an index and merged: no index has all of them."""
-
-    counted: Count
+    """Longest blocked first, or the latest blocked first."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.title = str(self.opts.verbose_name_plural).capitalize()
 
     def get_results(self, request: HttpRequest) -> None:
-        self.counted = count(self.queryset)
-        self.result_count = min(self.counted.number, MANY)
-        self.full_result_count = self.result_count
-        self.show_full_result_count = False
+        using = self.queryset.db
+        wanted = wanted_by(self.selection)
+        self.counted = count_blocked(wanted, using=using)
+        self.result_count = self.full_result_count = min(self.counted, MANY)
+        self.show_full_result_count = self.can_show_all = False
         self.show_admin_actions = True
-        self.can_show_all = False
         self.paginator = Paginator(range(self.result_count), self.list_per_page)
         self.page_num = min(max(self.page_num, 1), self.paginator.num_pages)
         self.multi_page = self.result_count > self.list_per_page
-        ids = by_index(partial(self._page, (self.page_num - 1) * self.list_per_page), using=self.queryset.db)
+        ids = blocked_jobs(
+            wanted,
+            self.list_per_page,
+            offset=(self.page_num - 1) * self.list_per_page,
+            newest_first=self.is_reversed,
+            using=using,
+        )
         by_id = {row.pk: row for row in self.root_queryset.filter(pk__in=ids)}
         self.result_list = with_behind(by_id[id] for id in ids if id in by_id)
 
-    def _page(self, offset: int) -> list[UUID]:
-        ordered = Queue.objects.using(self.queryset.db).filter(policy=ORDERED)
-        parts = [
-            self.queryset.filter(queue=name)
-            .order_by("finalized_at", "seq")
-            .values_list("pk", "finalized_at", "seq")[: offset + self.list_per_page]
-            for name in ordered.values_list("name", flat=True)[:QUEUES_READ]
-        ]
-        if not parts:
-            return []
-        merged = parts[0].union(*parts[1:], all=True).order_by("finalized_at", "seq") if len(parts) > 1 else parts[0]
-        return [row[0] for row in merged[offset : offset + self.list_per_page]]
+    @property
+    def turned(self) -> str:  # type: ignore[override]
+        return f"-{self.list_display.index('since')}"
 
     @property
     def has_more_to_select(self) -> bool:
         return self.multi_page
 
     @property
-    def count_text(self) -> str:
-        return wording.many(self.counted.number)
+    def count_text(self) -> str:  # type: ignore[override]
+        return wording.many(self.counted)
+
+    @property
+    def grouped_link(self) -> str:
+        return self.get_query_string({GROUPED: "error", "fingerprint": None, SEARCH_VAR: None, ORDER_VAR: None})
+
+
+def wanted_by(selection: Selection) -> Filter:
+    return Filter(queue=selection.queue, fingerprint=selection.fingerprint, key_prefix=selection.key_prefix)
 
 
 def with_behind(rows: Iterable[BlockedKey]) -> list[BlockedKey]:
@@ -96,13 +107,14 @@ def with_behind(rows: Iterable[BlockedKey]) -> list[BlockedKey]:
 
 @admin.register(BlockedKey)
 class BlockedKeyAdmin(ActingAdmin):
-    list_display = ("key", "queue_shown", "blocker", "since", "waiting", "next_shown")
+    list_display = ("key", "queue_shown", "blocker", "since", "waiting", "acts_shown")
     list_display_links = ("key",)
     list_filter = (OrderedQueueFilter, FingerprintFilter)
     look_ups = ("queue", "fingerprint")
     search_field = "key_prefix"
     always: Mapping[str, Any] = MappingProxyType({"blocks_key": True})
-    sortable_by = ()
+    sortable_by = ("since",)
+    ordering = ("finalized_at",)
     search_fields = ("singleton_key",)
     search_help_text = _("The beginning of a key, or the number of the blocking job, such as #154.")
     actions = ("retry_keys", "skip_keys")
@@ -118,6 +130,34 @@ class BlockedKeyAdmin(ActingAdmin):
         """A blocked key is a job, so the permission to view jobs is enough."""
         return request.user.has_perm("jobqueue.view_job") or super().has_view_permission(request, obj)
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The keys one by one, or grouped by queue and error."""
+        if request.method == "GET" and request.GET.get(GROUPED) == "error":
+            return self._groups_view(request)
+        return super().changelist_view(request, extra_context)
+
+    def _groups_view(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        using = job_database()
+        shown = shown_now(using=using)
+        queue = request.GET.get("queue", "").replace("\0", "")
+        groups = blocked_groups(queue or None, using=using)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": str(self.opts.verbose_name_plural).capitalize(),
+            "rows": rows_of(groups[:MOST_GROUPS], using, self.url),
+            "is_full": len(groups) > MOST_GROUPS,
+            "queue": queue,
+            "shown": token_of(shown),
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "may_retry": self.has_retry_permission(request),
+            "may_skip": self.has_skip_permission(request),
+        }
+        return TemplateResponse(request, "admin/jobqueue/blockedkey/groups.html", context)
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
@@ -131,44 +171,45 @@ class BlockedKeyAdmin(ActingAdmin):
         return row.singleton_key
 
     @admin.display(description=_("queue"))
-    def queue_shown(self, row: BlockedKey) -> str:
-        return row.queue_id
+    def queue_shown(self, row: BlockedKey) -> SafeString:
+        return format_html('<a href="{}">{}</a>', self.url("queue_change", quote(row.queue_id)), row.queue_id)
 
     @admin.display(description=_("blocked by"))
     def blocker(self, row: BlockedKey) -> SafeString:
         return format_html(
             '{} <span class="jq-error">{}</span>',
             self._job_link(row.pk, row.seq),
-            wording.error_line(row) or row.state,
+            wording.one_line(row),
         )
 
-    @admin.display(description=_("since"))
+    @admin.display(description=_("since"), ordering="finalized_at")
     def since(self, row: BlockedKey) -> str:
         return wording.time_tag(row.finalized_at, ago=True)
 
     @admin.display(description=_("waiting"))
     def waiting(self, row: BlockedKey) -> str | SafeString:
-        """How many jobs wait, and since when the oldest does."""
+        """How many jobs wait, since when the oldest does, and which of them runs next."""
         jobs = _behind(row)
-        if not jobs.number:
-            return "0"
+        if jobs.next is None:
+            return _t("no job waits")
         query = urlencode({"queue": row.queue_id, "key": row.singleton_key, "state": "waiting"})
         return format_html(
-            '<a href="{}?{}">{}</a> <span class="jq-quiet">{} {}</span>',
+            '<a href="{}?{}">{}</a> <span class="jq-quiet">{} {}</span> <span class="jq-quiet">{} {}</span>',
             self.url("job_changelist"),
             query,
             wording.many(jobs.number),
             _t("oldest"),
             wording.time_tag(jobs.oldest_at, ago=True),
+            _t("next"),
+            self._job_link(jobs.next.id, jobs.next.seq),
         )
 
     def _job_link(self, id: UUID, seq: int) -> SafeString:
         return format_html('<a href="{}">#{}</a>', self.url("job_change", id), seq)
 
-    @admin.display(description=_("runs next"))
-    def next_shown(self, row: BlockedKey) -> str | SafeString:
-        after = _behind(row).next
-        return self._job_link(after.id, after.seq) if after else _t("no job waits")
+    @admin.display(description=_("action"))
+    def acts_shown(self, row: BlockedKey) -> SafeString:
+        return act_links(row, self.admin_site.name)
 
     # ------------------------------------------------------------------------------------------------------ actions
 

@@ -15,9 +15,10 @@ from django.utils.translation import gettext as _
 from ..exceptions import InvalidOption, JobQueueError
 from ..identifiers import as_uuid, uuid7
 from ..selection import Selection
-from ..services.operations import shown_now
+from ..services.operations import Shown, shown_now
 
 SALT = "jobqueue.confirmation"
+SHOWN_SALT = "jobqueue.shown"
 MAX_AGE = 24 * 3600  # seconds
 MAX_CHARS = 3_500  # web servers refuse longer URLs
 
@@ -38,9 +39,11 @@ class Confirmation:
     id: UUID = field(default_factory=uuid7)
 
     @classmethod
-    def of(cls, verb: str, selection: Selection, *, back: str = "", using: str) -> Confirmation:
-        """To be made before the jobs are read that the page shows."""
-        shown = shown_now(using=using)
+    def of(
+        cls, verb: str, selection: Selection, *, shown: Shown | None = None, back: str = "", using: str
+    ) -> Confirmation:
+        """For the jobs as the list had ``shown`` them; without it, to be made before the jobs are read for the page."""
+        shown = shown or shown_now(using=using)
         return cls(verb, selection, shown.snapshot, shown.at, back)
 
     def token(self) -> str:
@@ -72,6 +75,28 @@ class Confirmation:
                 as_uuid(document["id"]),
             )
         except signing.SignatureExpired as error:
-            raise NotConfirmable(_("This page is older than a day. Select the jobs again.")) from error
+            raise _too_old() from error
         except (signing.BadSignature, InvalidOption, KeyError, ValueError, TypeError) as error:
             raise NotConfirmable(_("This page cannot be confirmed. Select the jobs again.")) from error
+
+
+def token_of(shown: Shown) -> str:
+    """What a list has shown, as signed text for its form."""
+    return signing.dumps([shown.snapshot, shown.at.isoformat()], salt=SHOWN_SALT, compress=True)
+
+
+def as_shown(token: str) -> Shown | None:
+    """What a list had shown when its form was sent; ``None`` without it. Raises ``NotConfirmable``."""
+    if not token:
+        return None
+    try:
+        snapshot, at = signing.loads(token, salt=SHOWN_SALT, max_age=MAX_AGE)
+        return Shown(snapshot, datetime.fromisoformat(at))
+    except signing.SignatureExpired as error:
+        raise _too_old() from error
+    except (signing.BadSignature, ValueError, TypeError) as error:
+        raise NotConfirmable(_("This list cannot be confirmed. Select the jobs again.")) from error
+
+
+def _too_old() -> NotConfirmable:
+    return NotConfirmable(_("This page is older than a day. Select the jobs again."))

@@ -5,7 +5,7 @@ They only display the choices. ``selections.py`` makes the ``Selection`` of jobs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from django import forms
@@ -15,11 +15,15 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from rangefilter.filters import DateTimeRangeFilter, NumericRangeFilter
 
+from ..counting import Count
 from ..models import Queue
 from ..services.inspect.jobs import job_database
 from ..states import DEAD, ELIGIBLE, FINAL, RUNNING, JobState
+from .wording import at_least
 
-QUEUES_SHOWN = 200
+QUEUES_SHOWN = 1_000
+QUEUES_AS_LINKS = 12
+TEXT = "text"
 
 GROUPS = {
     "waiting": (_("waiting"), ELIGIBLE),
@@ -29,22 +33,45 @@ GROUPS = {
 }
 
 
-class _Shown:
+class Shown:
     """A filter that does not change the queryset, because the selection does."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset
 
+    def shown(self, value: str) -> str:
+        """A value of the URL as text."""
+        return value
 
-class StateFilter(_Shown, admin.SimpleListFilter):
+
+class StateFilter(Shown, admin.SimpleListFilter):
+    """States and groups of states, each with the number of its jobs as far as they were counted."""
+
     title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [(name, label) for name, (label, _states) in GROUPS.items()] + list(JobState.choices)
 
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        for name, choice in zip(("", *dict(self.lookup_choices)), super().choices(changelist), strict=True):
+            counts = [changelist.states.get(state) for state in _states_of(name)]
+            if name and all(count is not None for count in counts):
+                among = max((count.among for count in counts if count.among is not None), default=None)
+                text = at_least(Count(sum(count.number for count in counts), among))
+                choice["display"] = f"{choice['display']} ({text})" if text else choice["display"]
+            yield choice
 
-class QueueFilter(_Shown, admin.SimpleListFilter):
+    def shown(self, value: str) -> str:
+        return str(dict(self.lookup_choices).get(value, value))
+
+
+def _states_of(name: str) -> Collection[str]:
+    """The states of a choice of the filter."""
+    return GROUPS[name][1] if name in GROUPS else (name,) if name else ()
+
+
+class QueueFilter(Shown, admin.SimpleListFilter):
     title = _("queue")
     parameter_name = "queue"
 
@@ -55,21 +82,37 @@ class QueueFilter(_Shown, admin.SimpleListFilter):
     def has_output(self) -> bool:
         return True  # also with a single queue, so that a link to this queue differs from "All"
 
+    @property
+    def template(self) -> str:  # type: ignore[override]
+        """Links; or, if there are many queues, a text field that suggests their names."""
+        few = len(self.lookup_choices) <= QUEUES_AS_LINKS
+        return "admin/filter.html" if few else "admin/jobqueue/queue_filter.html"
 
-class FormFilter(_Shown):
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        if len(self.lookup_choices) <= QUEUES_AS_LINKS:
+            return super().choices(changelist)
+        return form_choices([str(self.parameter_name)], changelist)
+
+
+class FormFilter(Shown):
     """A filter with its own form; ``choices`` has the other filters as hidden fields, so that they are kept."""
 
     def expected_parameters(self) -> list[str]:
         raise NotImplementedError
 
     def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
-        mine = set(self.expected_parameters())
-        others = [(name, value) for name, values in changelist.filter_params.items() for value in values]
-        yield {
-            "others": [(name, value) for name, value in others if name not in mine],
-            "is_used": any(name in mine and value for name, value in others),
-            "clear": changelist.get_query_string(remove=list(mine)),
-        }
+        return form_choices(self.expected_parameters(), changelist)
+
+
+def form_choices(parameters: Iterable[str], changelist: Any) -> Iterator[dict[str, Any]]:
+    """What the form of a filter needs: the other parameters, whether it is used, and the URL without it."""
+    mine = set(parameters)
+    used = [(name, value) for name, values in changelist.filter_params.items() for value in values]
+    yield {
+        "others": [(name, value) for name, value in used if name not in mine],
+        "is_used": any(name in mine and value for name, value in used),
+        "clear": changelist.get_query_string(remove=list(mine)),
+    }
 
 
 class TextFilter(FormFilter, admin.SimpleListFilter):  # type: ignore[misc]
@@ -116,6 +159,12 @@ class SourceQueueFilter(TextFilter):
     """Dead letters of this queue."""
 
     title, parameter_name = _("source queue"), "source_queue"
+
+
+class ErrorTextFilter(TextFilter):
+    """Jobs whose error or displayed data contains the text; the list searches it up to a limit."""
+
+    title, parameter_name = _("text in error or data"), TEXT
 
 
 class TagFilter(TextFilter):
@@ -184,6 +233,7 @@ LIST_FILTER = (
     FingerprintFilter,
     OperationFilter,
     SourceQueueFilter,
+    ErrorTextFilter,
     ("created_at", TimeRange),
     ("started_at", TimeRange),
     ("finalized_at", TimeRange),
@@ -192,6 +242,6 @@ LIST_FILTER = (
 )
 TIMES, NUMBERS = ("created_at", "started_at", "finalized_at"), ("attempt", "duration")
 LOOK_UPS = frozenset(
-    {"state", "queue", "handler", "key", "tag", "worker", "fingerprint", "operation", "source_queue"}
+    {"state", "queue", "handler", "key", "tag", "worker", "fingerprint", "operation", "source_queue", TEXT}
     | {f"{name}__range__{end}" for name in (*TIMES, *NUMBERS) for end in ("gte", "lte")}
 )

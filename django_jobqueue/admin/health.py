@@ -18,9 +18,6 @@ from .findings import url_of
 
 @admin.register(Maintenance)
 class HealthAdmin(JobQueueAdmin):
-    class Media:
-        js = ["jobqueue/copy.js"]
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -10,27 +11,29 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import label_for_field
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import handlers, services
 from ..displayed import data_to_edit, edited_data, shown_attempts, shown_data, shown_output, shown_summary
+from ..error_summary import summary_of_text
 from ..exceptions import InvalidTransition, JobNotFound, JobQueueError
 from ..identifiers import as_number, is_uuid
 from ..models import Job
 from ..redaction import HiddenValueMoved, redacted_text
 from ..selection import Selection
-from ..services.inspect.jobs import job_database
+from ..services.inspect.jobs import JobPulse, job_database, job_pulse
 from ..services.inspect.lanes import neighbours
-from ..states import RETRIABLE
+from ..states import FINAL, RETRIABLE, RUNNING
 from .acting import ACTIONS, ActingAdmin, JobAction, ReasonForm
 from .base import may_edit_data, may_see_data
 from .confirmations import Confirmation, NotConfirmable
 from .json_tree import json_tree
 from .timeline import drawn, parsed, spans_of
-from .wording import duration, error_line, ran_for
+from .wording import duration, error_line, many, ran_for
 
 TIMES = (
     "created_at",
@@ -56,6 +59,7 @@ OPTIONS = (
     "expire_in_seconds",
     "heartbeat_seconds",
 )
+SECONDS = frozenset({"retry_delay", "retry_delay_max", "expire_in_seconds", "heartbeat_seconds"})
 
 
 class DataForm(ReasonForm):
@@ -70,6 +74,7 @@ class DataForm(ReasonForm):
         strip=False,
     )
     field_order = ("json", "reason")
+    is_only_field = False
 
     def clean_json(self) -> Any:
         try:
@@ -90,7 +95,7 @@ class JobPage(ActingAdmin):
         if as_number(object_id) is not None:
             return HttpResponseRedirect(self.url("job_change", job.pk))
         using = job_database()
-        before, after = neighbours(job, using=using)
+        around = neighbours(job, using=using)
         sees = may_see_data(request)
         context = {
             **self._context(request, job),
@@ -98,8 +103,13 @@ class JobPage(ActingAdmin):
             "why": self._why(job),
             "timeline": drawn(spans := spans_of(job)),
             "spans": spans,
-            "before": before,
-            "after": after,
+            "before": around.before,
+            "after": around.after,
+            "waiting": many(around.waiting) if around.waiting else "",
+            "mark": pulse_of(job).mark,
+            "progress_text": redacted_text(job.progress_text),
+            "is_final": job.state in FINAL,
+            "loaded_at": timezone.now(),
             "sees_data": sees,
             "error": redacted_text(job.error),
             "summary": shown_summary(job),
@@ -108,11 +118,29 @@ class JobPage(ActingAdmin):
             "attempts": [_attempt(attempt) for attempt in reversed(shown_attempts(job))],
             "took": duration(ran_for(job)),
             "times": _labelled(job, TIMES),
-            "options": _labelled(job, OPTIONS),
+            "options": _options(job),
             "acts": [act for act in ACTIONS.values() if not act.refusal(job) and request.user.has_perm(act.permission)],
             "may_edit": job.state in RETRIABLE and may_edit_data(request),
         }
         return TemplateResponse(request, "admin/jobqueue/job/page.html", context)
+
+    def pulse_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
+        """What changes while the page is open: the script of the page asks for it every few seconds."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        pulse = job_pulse(id, using=job_database())
+        if pulse is None:
+            raise Http404
+        ran = timezone.now() - pulse.assigned_at if pulse.state in RUNNING and pulse.assigned_at else None
+        return JsonResponse(
+            {
+                "mark": pulse.mark,
+                "progress": pulse.progress,
+                "percent": "" if pulse.progress is None else f"{pulse.progress:.0%}",
+                "text": redacted_text(pulse.progress_text),
+                "ran": duration(ran),
+            }
+        )
 
     def act_view(self, request: HttpRequest, id: str, verb: str) -> HttpResponse:
         """Ask for confirmation on GET, apply the action on POST."""
@@ -222,8 +250,27 @@ class JobPage(ActingAdmin):
 
 def _attempt(attempt: dict[str, Any]) -> dict[str, Any]:
     begin, end = parsed(attempt.get("started")), parsed(attempt.get("ended"))
-    return {**attempt, "began": begin, "took": duration(end - begin) if begin and end else ""}
+    took = duration(end - begin) if begin and end else ""
+    return {
+        **attempt,
+        "began": begin,
+        "took": took,
+        "line": attempt["error_summary"] or summary_of_text(attempt["error"]),
+    }
 
 
-def _labelled(job: Job, columns: tuple[str, ...]) -> list[tuple[str, Any]]:
+def _labelled(job: Job, columns: Iterable[str]) -> list[tuple[str, Any]]:
     return [(str(label_for_field(name, Job)), getattr(job, name)) for name in columns]
+
+
+def _options(job: Job) -> list[tuple[str, Any]]:
+    """The options of the job; those in seconds as durations."""
+    return [
+        (label.replace(" (s)", ""), duration(value) if name in SECONDS and value is not None else value)
+        for name, (label, value) in zip(OPTIONS, _labelled(job, OPTIONS), strict=True)
+    ]
+
+
+def pulse_of(job: Job) -> JobPulse:
+    """The pulse of a job that was read."""
+    return JobPulse(job.state, job.attempt, job.hold, job.progress, job.progress_text, job.assigned_at)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from django.contrib.admin import AdminSite
-from django.contrib.admin.utils import quote
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
@@ -30,15 +29,17 @@ from ..doctor.findings import Finding, Limits, findings_of
 from ..doctor.server import open_transactions
 from ..doctor.upkeep import maintenance, schedules
 from ..doctor.work import overdue_jobs, silent_workers, waiting_without_worker
-from ..models import Job, Report
+from ..models import Report
 from ..services.inspect.backlog import MOST_RUNNING, first_fetchable, pulse
+from ..services.inspect.blocked import MOST_BEHIND, BlockedGroup, blocked_groups
 from ..services.inspect.jobs import job_database
 from ..services.inspect.lists import by_index
-from ..services.inspect.overview import MOST_BEHIND, BlockedGroup, QueueNow, blocked_groups, count_waiting, queues
+from ..services.inspect.overview import QueueNow, count_waiting, queues
 from .base import page_url
+from .blocked_groups import rows_of
 from .charts import MINUTE, PERIODS, Period, Step, bounds_of, charts, local, spark, steps_as_json, steps_of, table
 from .findings import UrlOf, url_of
-from .wording import duration, many, one_line
+from .wording import duration, many
 
 SHOWN = 12  # groups of blocked keys
 MOST_WAITING = 1_000  # waiting jobs of a queue and kind that are counted
@@ -55,37 +56,6 @@ class AttentionItem:
     title: str
     detail: str
     url: str
-
-
-@dataclass(frozen=True)
-class BlockedRow:
-    """Blocked keys of a queue with the same error, and the jobs behind them."""
-
-    group: BlockedGroup
-    example: Job | None
-    url: str  # the list of these keys
-    queue_url: str
-
-    @property
-    def number(self) -> str:
-        return many(self.group.keys)
-
-    @property
-    def behind(self) -> str:
-        return many(self.group.behind, MOST_BEHIND)
-
-    @property
-    def error(self) -> str:
-        return one_line(self.example) if self.example is not None else self.group.fingerprint
-
-    @property
-    def is_one(self) -> bool:
-        return self.group.keys == 1
-
-    @property
-    def is_selectable(self) -> bool:
-        """Whether exactly these keys can be selected: the one key by its job, several by their error."""
-        return self.example is not None and (self.is_one or bool(self.group.fingerprint))
 
 
 @dataclass(frozen=True)
@@ -180,7 +150,7 @@ def _overview(request: HttpRequest, using: str, found: Callable[[str], list[Find
         "pulse": beat.mark,
         "headline": headline(blocked, items, queue),
         "is_fine": not blocked and all(item.level == Level.NOTICE for item in items),
-        "rows": _rows(blocked[:SHOWN], using, url),
+        "rows": rows_of(blocked[:SHOWN], using, url),
         "more": max(0, len(blocked) - SHOWN),
         "items": items,
         "tiles": _tiles(known, blocked, steps, period, begin, queue, beat.running, using, url),
@@ -257,20 +227,6 @@ def _most(blocked: list[BlockedGroup]) -> int:
 
 def _age(blocked: list[BlockedGroup]) -> timedelta:
     return timezone.now() - min(group.since for group in blocked)
-
-
-def _rows(groups: list[BlockedGroup], using: str, url: UrlOf) -> list[BlockedRow]:
-    jobs = Job.objects.using(using).defer("data", "output", "attempts")
-    examples = jobs.in_bulk([group.example for group in groups]) if groups else {}
-    return [
-        BlockedRow(
-            group,
-            examples.get(group.example),
-            url("blockedkey_changelist") + _query(queue=group.queue, fingerprint=group.fingerprint),
-            url("queue_change", quote(group.queue)),
-        )
-        for group in groups
-    ]
 
 
 # -------------------------------------------------------------------------------------------------------------- tiles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
@@ -23,18 +24,30 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from .. import services
+from ..counting import MANY
 from ..exceptions import JobQueueError
 from ..models import Queue
 from ..options import QUEUE_OPTIONS, clean_queue_options, queue_defaults
 from ..policies import QueuePolicy
+from ..services.inspect.blocked import Filter, count_blocked
+from ..services.inspect.health import blocked_keys
 from ..services.inspect.jobs import job_database
 from ..services.queues import FIXED
 from .base import ReasonActionForm, reason_field
 from .figures import Figures, figures_of
 from .overview import figures_view, overview_view, pulse_view
 from .redrive import RedrivePage
-from .wording import duration, time_tag
+from .wording import duration, many, number, time_tag
 
+DURATIONS = {
+    "retry_delay": _("retry after"),
+    "retry_delay_max": _("longest retry delay"),
+    "expire_in_seconds": _("an attempt expires after"),
+    "heartbeat_seconds": _("heartbeat every"),
+    "retention_seconds": _("keep while waiting"),
+    "delete_after_seconds": _("keep when finished"),
+    "delete_failed_after_seconds": _("keep when failed"),
+}
 SENTENCES = {
     QueuePolicy.STANDARD: _("Any number of jobs may wait and run; of each key, only one job may be unfinished."),
     QueuePolicy.SHORT: _("One job per key may wait; any number may run."),
@@ -43,6 +56,12 @@ SENTENCES = {
     QueuePolicy.EXCLUSIVE: _("One job per key may wait or run; others are refused."),
     QueuePolicy.KEY_STRICT_FIFO: _("Jobs of a key run one at a time, in the order they were sent."),
 }
+
+
+def durations_of(queue: Queue) -> list[tuple[str, str]]:
+    """The options of a queue that are stored as seconds, in words."""
+    options = [(str(label), getattr(queue, name)) for name, label in DURATIONS.items()]
+    return [(label, duration(seconds)) for label, seconds in options if seconds is not None]
 
 
 class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -88,21 +107,69 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
             self.add_error(option if option in self.fields else None, str(error))
 
 
+MOST_QUEUES = 1_000
+SORTED: dict[str, Callable[[Any], Any]] = {
+    "name": lambda queue: queue.name,
+    "policy_shown": lambda queue: queue.policy,
+    "state_shown": lambda queue: queue.is_paused,
+    "waiting": lambda queue: queue.figures.waiting,
+    "running": lambda queue: queue.figures.running,
+    "done": lambda queue: queue.figures.completed,
+    "failed": lambda queue: queue.figures.failed,
+    "blocked": lambda queue: queue.blocked,
+}
+
+
 class QueueChangeList(ChangeList):
+    """All queues with their figures, sorted by any column: a project has hundreds, not millions."""
+
     def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        queues = list(self.result_list)
-        figures = figures_of([queue.name for queue in queues], using=job_database())
+        using = job_database()
+        queues = list(self.queryset[:MOST_QUEUES])
+        figures = figures_of([queue.name for queue in queues], using=using)
+        blocked = {counted.queue: counted.number for counted in blocked_keys(most=MANY + 1, using=using)}
         for queue in queues:
-            queue.figures = figures[queue.name]
-        self.result_list = queues
+            queue.figures, queue.blocked = figures[queue.name], blocked.get(queue.name, 0)
+        column, reverse = self._sorted_by()
+        queues.sort(key=SORTED[column], reverse=reverse)
+        self.result_count = self.full_result_count = len(queues)
+        self.show_full_result_count, self.show_admin_actions, self.can_show_all = False, bool(queues), False
+        self.paginator = Paginator(queues, self.list_per_page)
+        self.page_num = min(max(self.page_num, 1), self.paginator.num_pages)
+        self.multi_page = self.paginator.num_pages > 1
+        self.result_list = self.paginator.page(self.page_num).object_list
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        return ["name"]
+
+    def _sorted_by(self) -> tuple[str, bool]:
+        """The column, and whether the order is descending; the name if the URL names no column."""
+        place = self.params.get(ORDER_VAR, "").split(".")[0]
+        digits = place.removeprefix("-")[:3]
+        known = digits.isascii() and digits.isdigit() and int(digits) < len(self.list_display)
+        column = str(self.list_display[int(digits)]) if known else ""
+        return (column, place.startswith("-")) if column in SORTED else ("name", False)
 
 
 @admin.register(Queue)
 class QueueAdmin(RedrivePage):
     form = QueueForm
-    list_display = ("name", "policy_shown", "state_shown", "waiting", "running", "done", "failed", "dead_letter_shown")
-    sortable_by = ()
+    list_display = (
+        "name",
+        "policy_shown",
+        "state_shown",
+        "waiting",
+        "running",
+        "done",
+        "failed",
+        "blocked",
+        "dead_letter_shown",
+    )
+    sortable_by = tuple(SORTED)
+    ordering = ("name",)
+    search_fields = ("name",)
+    search_help_text = _("A part of the name.")
+    list_per_page = 100
     actions = ("pause_queues", "resume_queues")
     action_form = ReasonActionForm
     look_ups = ("policy__exact",)
@@ -176,11 +243,18 @@ class QueueAdmin(RedrivePage):
             extra |= {
                 "sentence": SENTENCES[QueuePolicy(queue.policy)],
                 "figures": figures_of([queue.name], using=job_database())[queue.name],
+                "blocked": self._blocked_text(queue),
+                "durations": durations_of(queue),
                 "title": queue.name,
                 "subtitle": None,
                 "keeps_dead_letters": Queue.objects.using(job_database()).filter(dead_letter=queue).exists(),
             }
         return super().changeform_view(request, object_id, form_url, {**extra, **(extra_context or {})})
+
+    def _blocked_text(self, queue: Queue) -> str:
+        """How many keys are blocked; empty if the policy never blocks a key."""
+        using = job_database()
+        return many(count_blocked(Filter(queue=queue.name), using=using)) if queue.is_ordered else ""
 
     # -------------------------------------------------------------------------------------------- pause and resume
 
@@ -223,18 +297,18 @@ class QueueAdmin(RedrivePage):
 
     # ------------------------------------------------------------------------------------------------------ columns
 
-    @admin.display(description=_("policy"))
+    @admin.display(description=_("policy"), ordering="policy")
     def policy_shown(self, queue: Queue) -> SafeString:
         return format_html('<span title="{}">{}</span>', SENTENCES[QueuePolicy(queue.policy)], queue.policy)
 
-    @admin.display(description=_("state"))
+    @admin.display(description=_("state"), ordering="paused_at")
     def state_shown(self, queue: Queue) -> SafeString:
         if queue.is_paused:
             return format_html('<span class="jq-state jq-state-retry">{}</span> {}', _("paused"),
                                time_tag(queue.paused_at, ago=True))  # fmt: skip
         return format_html('<span class="jq-state jq-state-done">{}</span>', _("open"))
 
-    @admin.display(description=_("waiting"))
+    @admin.display(description=_("waiting"), ordering="waiting")
     def waiting(self, queue: Queue) -> SafeString:
         figures: Figures = queue.figures  # type: ignore[attr-defined]
         oldest = duration(figures.oldest_seconds, units=1) if figures.oldest_seconds else ""
@@ -243,18 +317,25 @@ class QueueAdmin(RedrivePage):
             _t("oldest %s") % oldest if oldest else "",
         )  # fmt: skip
 
-    @admin.display(description=_("running"))
+    @admin.display(description=_("running"), ordering="running")
     def running(self, queue: Queue) -> SafeString:
         figures: Figures = queue.figures  # type: ignore[attr-defined]
         return self._linked(figures.running_text, queue, "running")
 
-    @admin.display(description=_("completed in 1 h"))
+    @admin.display(description=_("completed in 1 h"), ordering="done")
     def done(self, queue: Queue) -> str:
-        return f"{queue.figures.completed:,}"  # type: ignore[attr-defined]
+        return number(queue.figures.completed)  # type: ignore[attr-defined]
 
-    @admin.display(description=_("failed in 1 h"))
+    @admin.display(description=_("failed in 1 h"), ordering="failed")
     def failed(self, queue: Queue) -> SafeString:
-        return self._linked(f"{queue.figures.failed:,}", queue, "dead")  # type: ignore[attr-defined]
+        return self._linked(number(queue.figures.failed), queue, "dead")  # type: ignore[attr-defined]
+
+    @admin.display(description=_("blocked keys"), ordering="blocked")
+    def blocked(self, queue: Queue) -> str | SafeString:
+        if not queue.is_ordered:
+            return ""
+        query = urlencode({"queue": queue.name})
+        return format_html('<a href="{}?{}">{}</a>', self.url("blockedkey_changelist"), query, many(queue.blocked))  # type: ignore[attr-defined]
 
     @admin.display(description=_("dead letters"))
     def dead_letter_shown(self, queue: Queue) -> str | SafeString:

@@ -12,7 +12,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db.models import Model, QuerySet, prefetch_related_objects
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.html import format_html
@@ -79,7 +79,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(Schedule)
 class ScheduleAdmin(JobQueueAdmin):
     list_display = ("name", "words", "queue_shown", "state_shown", "next_shown", "last_shown")
-    sortable_by = ()
+    sortable_by = ("name", "next_shown")
     paginator = CappedPaginator
     search_fields = ("name",)
     actions = ("turn_on", "turn_off")
@@ -114,6 +114,12 @@ class ScheduleAdmin(JobQueueAdmin):
 
     def has_run_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobqueue.run_schedule")
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The list, with the queues of the schedules read by one statement."""
+        changelist = super().get_changelist_instance(request)
+        prefetch_related_objects(changelist.result_list, "queue")
+        return changelist
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """The data is left out without permission to see it, and shown as a tree if it is read-only."""
@@ -241,7 +247,12 @@ class ScheduleAdmin(JobQueueAdmin):
 
     @admin.display(description=_("sends to"))
     def queue_shown(self, schedule: Schedule) -> SafeString:
-        return format_html('{} <span class="jq-quiet">{}</span>', schedule.queue_id, schedule.handler)
+        return format_html(
+            '<a href="{}">{}</a> <span class="jq-quiet">{}</span>',
+            self.url("queue_change", quote(schedule.queue_id)),
+            schedule.queue_id,
+            schedule.handler,
+        )
 
     @admin.display(description=_("state"))
     def state_shown(self, schedule: Schedule) -> SafeString:
@@ -251,7 +262,7 @@ class ScheduleAdmin(JobQueueAdmin):
         kind, text = ("done", _("on")) if schedule.enabled else ("stopped", _("off"))
         return format_html('<span class="jq-state jq-state-{}">{}</span>', kind, text)
 
-    @admin.display(description=_("next"))
+    @admin.display(description=_("next"), ordering="next_at")
     def next_shown(self, schedule: Schedule) -> str:
         return time_tag(schedule.next_at)
 

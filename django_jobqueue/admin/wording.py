@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ..counting import MANY
+from ..counting import MANY, Count
 from ..displayed import shown_summary
 from ..models import Job
 from ..states import JobState
@@ -66,9 +66,22 @@ def _label(state: str) -> str:
     return str(JobState(state).label) if state in JobState.values else state
 
 
-def many(number: int, most: int = MANY) -> str:
-    """A count that stopped at ``most``."""
-    return f"{most:,}+" if number > most else f"{number:,}"
+def number(value: int) -> str:
+    """A number with separators of thousands."""
+    return f"{value:,}"
+
+
+def many(counted: int, most: int | None = None) -> str:
+    """A count that stopped at ``most``, or at ``MANY``."""
+    most = MANY if most is None else most
+    return f"{number(most)}+" if counted > most else number(counted)
+
+
+def at_least(count: Count) -> str:
+    """A count; with a plus sign if there may be more; empty if only none was found among some."""
+    if count.among is None:
+        return many(count.number)
+    return f"{number(min(count.number, MANY))}+" if count.number else ""
 
 
 def short_number(value: float) -> str:

@@ -39,11 +39,6 @@ def time_text(value: str) -> str:
 
 
 @register.filter
-def thousands(number: int) -> str:
-    return f"{number:,}"
-
-
-@register.filter
 def duration(value: timedelta | float | None) -> str:
     return wording.duration(value)
 
@@ -62,6 +57,11 @@ def without_secrets(text: str) -> str:
 def admin_quoted(name: str) -> str:
     """A primary key as Django's admin writes it in a URL."""
     return quote(name)
+
+
+@register.filter
+def number(value: int) -> str:
+    return wording.number(value)
 
 
 @register.filter

@@ -20,10 +20,10 @@ def act_url(job: Any, verb: str) -> str:
     return reverse("admin:jobqueue_job_act", args=[job.pk, verb])
 
 
-def choose(client: Any, action: str, *jobs: Any, across: int = 0, url: str = JOBS) -> Any:
+def choose(client: Any, action: str, *jobs: Any, across: int = 0, url: str = JOBS, **more: Any) -> Any:
     """The page that asks for confirmation, after an action was chosen in a list."""
     given = {"action": action, "_selected_action": [str(job.pk) for job in jobs], "index": 0, "select_across": across}
-    return client.get(client.post(url, given).url)
+    return client.get(client.post(url, given | more).url)
 
 
 def confirm(client: Any, shown: Any, **more: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from django_jobqueue import services
@@ -9,7 +11,7 @@ from django_jobqueue.admin.blocked_keys import BlockedKeyAdmin
 from django_jobqueue.models import Operation
 from django_jobqueue.services.inspect.lanes import behind
 from django_jobqueue.states import JobState
-from tests.admin.pages import BLOCKED, choose, confirm, job_url, read
+from tests.admin.pages import BLOCKED, act_url, choose, confirm, hidden, job_url, read
 from tests.factories import JobFactory, QueueFactory
 from tests.past import ago, reread
 
@@ -68,12 +70,94 @@ def test_a_page_costs_the_same_however_many_there_are(boss, fifo_queue, django_a
     for number in range(12):
         block(fifo_queue, f"key-{number}", waiting=2)
 
-    with django_assert_max_num_queries(35):
+    with django_assert_max_num_queries(20):
         boss.get(BLOCKED)
 
 
-def act(client, action, *jobs):
-    return choose(client, action, *jobs, url=BLOCKED)
+def test_the_latest_blocked_come_first_if_the_column_is_turned(boss, fifo_queue):
+    for hours, key in ((1, "a"), (3, "b"), (2, "c")):
+        block(fifo_queue, key, finalized_at=ago(hours=hours))
+
+    turned = boss.get(BLOCKED).context["cl"].turned
+
+    assert keys(boss, f"o={turned}") == ["a", "c", "b"]
+    assert keys(boss, "o=1") == ["b", "c", "a"]  # no index has the order of another column
+
+
+def test_the_beginning_of_a_key_is_no_pattern(boss, fifo_queue):
+    block(fifo_queue, "50%")
+    block(fifo_queue, "500")
+
+    assert keys(boss, "q=50%25") == ["50%"]
+
+
+def test_each_row_has_buttons_for_what_the_user_may_do(login, fifo_queue):
+    blocker, _ = block(fifo_queue, "ada")
+
+    page = login("view_job", "retry_job").get(BLOCKED).content.decode()
+
+    assert act_url(blocker, "retry") in page
+    assert act_url(blocker, "skip") not in page
+
+
+def test_active_filters_are_chips_that_can_be_removed(boss, fifo_queue):
+    block(fifo_queue, "ada")
+
+    chips = boss.get(f"{BLOCKED}?queue={fifo_queue.name}&q=a").context["cl"].chips
+
+    assert [(str(chip.name), chip.value, chip.without) for chip in chips] == [
+        ("search", "a", f"?queue={fifo_queue.name}"),
+        ("queue", fifo_queue.name, "?q=a"),
+    ]
+
+
+def test_grouped_by_queue_and_error_with_the_jobs_that_wait(boss, fifo_queue):
+    other = QueueFactory(policy="key_strict_fifo", name="other")
+    first, _ = block(fifo_queue, "a", waiting=2, fingerprint="f", error="ShopError: no", finalized_at=ago(hours=2))
+    block(fifo_queue, "b", waiting=1, fingerprint="f", error="ShopError: no")
+    block(fifo_queue, "c", fingerprint="g", error="KeyError: x")
+    block(other, "d", fingerprint="f", error="ShopError: no")
+
+    rows = boss.get(f"{BLOCKED}?by=error").context["rows"]
+
+    found = {(row.group.queue, row.error): (row.number, row.behind) for row in rows}
+    assert found == {
+        (fifo_queue.name, "ShopError: no"): ("2", "3"),
+        (fifo_queue.name, "KeyError: x"): ("1", "0"),
+        ("other", "ShopError: no"): ("1", "0"),
+    }
+    assert rows[0].example == first
+    only = boss.get(f"{BLOCKED}?by=error&queue=other").context["rows"]
+    assert [row.group.queue for row in only] == ["other"]
+
+
+def test_a_group_of_many_keys_says_that_there_are_more(boss, fifo_queue, monkeypatch):
+    for module in ("services.inspect.blocked", "admin.blocked_groups"):
+        monkeypatch.setattr(f"django_jobqueue.{module}.MANY", 3)
+    for number in range(5):
+        block(fifo_queue, f"key-{number}", fingerprint="f")
+
+    assert boss.get(f"{BLOCKED}?by=error").context["rows"][0].number == "3+"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_all_selected_says_until_when_they_failed_and_takes_no_later_ones(boss, fifo_queue, monkeypatch):
+    monkeypatch.setattr(BlockedKeyAdmin, "list_per_page", 2)
+    shown = [block(fifo_queue, f"key-{number}")[0] for number in range(3)]
+    page = boss.get(BLOCKED)
+    late, _ = block(fifo_queue, "late")
+
+    assert re.search(r"Selected: 3 that failed until \d\d:\d\d:\d\d", read(page).text)
+    preview = act(boss, "retry_keys", shown[0], across=1, shown=hidden(page)["shown"])
+    assert "All 3 jobs" in read(preview).text
+    confirm(boss, preview)
+    operation = services.advance_operation(Operation.objects.get())
+    assert (operation.moved, operation.details["came_later"]) == (3, 1)
+    assert reread(late).state == JobState.FAILED
+
+
+def act(client, action, *jobs, **more):
+    return choose(client, action, *jobs, url=BLOCKED, **more)
 
 
 def test_a_preview_says_what_runs_next(boss, fifo_queue):

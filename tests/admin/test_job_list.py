@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from functools import partial
 
 import pytest
 from django.utils import timezone
@@ -15,7 +14,7 @@ from django_jobqueue.engine import paging
 from django_jobqueue.models import Job, Operation
 from django_jobqueue.states import JobState
 from tests.admin.pages import JOBS, choose, confirm, read
-from tests.factories import JobFactory
+from tests.factories import JobFactory, QueueFactory
 from tests.past import reread
 
 pytestmark = pytest.mark.django_db
@@ -158,7 +157,7 @@ def test_a_place_that_is_none_is_the_beginning(boss, queue, place):
 def test_a_page_that_looked_far_enough_says_so(boss, queue, monkeypatch):
     monkeypatch.setattr(paging, "NARROW", 4)
     monkeypatch.setattr(paging, "CHEAP", 0)
-    monkeypatch.setattr("django_jobqueue.admin.changelist.look", partial(paging.look, most=10))
+    monkeypatch.setattr(paging, "MOST", 10)
     JobFactory(queue=queue, name="rare")
     for _ in range(30):
         JobFactory(queue=queue, name="often")
@@ -188,6 +187,125 @@ def test_data_is_not_read_for_a_list(boss, jobs, django_assert_max_num_queries):
         boss.get(JOBS)
 
     assert not [query for query in queries.captured_queries if '"data"' in query["sql"]]
+
+
+def test_the_oldest_come_first_if_the_column_is_turned(boss, queue, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 10)
+    seqs = [JobFactory(queue=queue).seq for _ in range(25)]
+
+    first = boss.get(f"{JOBS}?o=1").context["cl"]
+    second = boss.get(JOBS + first.newer_link).context["cl"]
+    third = boss.get(JOBS + second.newer_link).context["cl"]
+
+    assert [[job.seq for job in cl.result_list] for cl in (first, second, third)] == [
+        seqs[:10],
+        seqs[10:20],
+        seqs[20:],
+    ]
+    assert (first.older_link, third.newer_link) == (None, None)
+    back = boss.get(JOBS + third.older_link).context["cl"]
+    assert [job.seq for job in back.result_list] == seqs[10:20]
+
+
+@pytest.mark.parametrize(
+    ("query", "counts"),
+    (
+        ("", ["waiting (1)", "running (1)", "failed for good (1)", "finished (2)"]),
+        ("state=failed", ["waiting (1)", "running (1)", "failed for good (1)", "finished (2)"]),
+        ("queue=orders", ["waiting (0)", "running (0)", "failed for good (1)", "finished (1)"]),
+        ("tag=a", ["waiting (1)", "running (0)", "failed for good (0)", "finished (1)"]),
+        ("handler=mail&state=running", ["waiting (1)", "running (1)", "failed for good (0)", "finished (1)"]),
+    ),
+)
+def test_states_are_counted_whatever_state_is_chosen(boss, jobs, query, counts):
+    choices = boss.get(f"{JOBS}?{query}").context["cl"].state_choices
+
+    assert [choice["display"] for choice in choices] == ["All", *counts]
+
+
+def test_counts_of_states_stop_at_a_limit(boss, queue, monkeypatch):
+    monkeypatch.setattr(paging, "MANY", 20)
+    monkeypatch.setattr("django_jobqueue.admin.wording.MANY", 20)
+    monkeypatch.setattr(paging, "COUNTED", 10)
+    for state in (*[JobState.CREATED] * 30, *[JobState.COMPLETED] * 5):
+        JobFactory(queue=queue, state=state)
+
+    choices = boss.get(JOBS).context["cl"].state_choices
+
+    assert [choice["display"] for choice in choices[1:]] == [
+        "waiting (20+)",
+        "running (0)",
+        "failed for good (0)",
+        "finished (5+)",
+    ]
+
+
+def test_a_text_is_found_in_errors_and_data_but_not_in_what_is_hidden(boss, login, queue):
+    JobFactory(queue=queue)
+    failed = JobFactory(queue=queue, state=JobState.FAILED, error="Traceback\nShopError: Card 17 expired")
+    bought = JobFactory(queue=queue, data={"article": "Blue Shirt", "password": "hunter2"})
+
+    assert shown(boss, "text=card+17") == [failed.seq]
+    assert shown(boss, "text=blue+shirt") == [bought.seq]
+    assert shown(boss, "text=card&state=waiting") == []
+    assert shown(boss, "text=hunter") == []
+    assert shown(boss, "text=50%25") == []
+    only_errors = login("view_job")
+    assert shown(only_errors, "text=card") == [failed.seq]
+    assert shown(only_errors, "text=shirt") == []
+
+
+def test_a_search_goes_on_behind_matches_that_are_hidden(boss, queue, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 2)
+    wanted = JobFactory(queue=queue, data={"note": "hunter2"})
+    for _ in range(8):
+        JobFactory(queue=queue, data={"password": "hunter2"})
+
+    assert shown(boss, "text=hunter2") == [wanted.seq]
+
+
+def test_a_search_says_how_many_jobs_it_searched(boss, queue, monkeypatch):
+    monkeypatch.setattr("django_jobqueue.services.inspect.lists.SEARCHED", 8)
+    monkeypatch.setattr(paging, "CHEAP", 0)
+    rare = JobFactory(queue=queue, error="rare")
+    for _ in range(10):
+        JobFactory(queue=queue)
+
+    page = boss.get(f"{JOBS}?text=rare")
+
+    assert "Searched the newest 8 jobs for “rare”" in read(page).text
+    assert shown(boss, page.context["cl"].older_link[1:]) == [rare.seq]
+
+
+def test_a_search_that_takes_too_long_says_so(boss, queue, monkeypatch):
+    monkeypatch.setattr(paging, "CHEAP", 0)
+    monkeypatch.setattr(paging, "_in_time", lambda using, read: None)
+    JobFactory(queue=queue, error="rare")
+
+    assert "took too long" in read(boss.get(f"{JOBS}?text=rare")).text
+
+
+def test_the_search_box_offers_to_search_the_text(boss, jobs):
+    page = boss.get(f"{JOBS}?q=expired&state=dead")
+
+    assert page.context["cl"].text_search == "?state=dead&text=expired"
+
+
+def test_all_jobs_with_a_text_cannot_be_selected(boss, jobs):
+    response = choose(boss, "retry_jobs", jobs["failed"], across=1, url=f"{JOBS}?text=nothing")
+
+    assert "Select the jobs one by one" in read(response).text
+    assert not Operation.objects.exists()
+
+
+def test_many_queues_are_chosen_by_a_text_that_suggests_their_names(boss, queue):
+    links = boss.get(JOBS).content.decode()
+    QueueFactory.create_batch(15)
+    suggested = boss.get(JOBS).content.decode()
+
+    assert (f"?queue={queue.name}" in links, "<datalist" in links) == (True, False)
+    assert f'<option value="{queue.name}">' in suggested
+    assert f"?queue={queue.name}" not in suggested
 
 
 # ------------------------------------------------------------------------------------------------------------ actions

@@ -39,8 +39,8 @@ def fail_again(job: Job) -> None:
     fail(*services.fetch(job.queue_id))
 
 
-def page(client: Any, action: str, *jobs: Job, across: int = 0, url: str = f"{JOBS}?state=dead") -> Any:
-    return choose(client, action, *jobs, across=across, url=url)
+def page(client: Any, action: str, *jobs: Job, across: int = 0, url: str = f"{JOBS}?state=dead", **more: Any) -> Any:
+    return choose(client, action, *jobs, across=across, url=url, **more)
 
 
 def finish(client: Any, response: Any) -> str:
@@ -296,3 +296,13 @@ def test_a_page_that_waited_for_a_day_is_as_good(boss, queue):  # B43
 
     assert {reread(job).state for job in jobs[:20]} == {"stopped"}
     assert {reread(job).state for job in jobs[20:]} == {"failed"}
+
+
+def test_all_of_a_list_that_was_not_shown_here_cannot_be_chosen(boss, queue):
+    jobs = running(queue, 1)
+    fail(*jobs)
+
+    refused = page(boss, "retry_jobs", jobs[0], across=1, shown="forged:token")
+
+    assert "Select the jobs again." in read(refused).text
+    assert not Operation.objects.exists()

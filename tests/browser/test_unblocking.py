@@ -99,6 +99,7 @@ def test_jobs_are_filtered_by_a_range(tab, queue):
     many = JobFactory(queue=queue, state=JobState.FAILED, attempt=5)
 
     page = tab.open(f"{JOBS}?state=failed")
+    page.get_by_text("Filter", exact=True).click()
     page.get_by_text("By attempt").click()
     page.locator("[name=attempt__range__gte]").fill("3")
     page.locator("[name=attempt__range__gte]").press("Enter")

@@ -290,10 +290,21 @@ def test_failures_are_grouped_by_their_fingerprint(queues):
 
     found = ask(sql.inspect.FAILURE_GROUPS, {"groups": 10, "jobs": 2})
 
-    assert [(mark, number, ids) for mark, number, _, _, _, ids, _ in sorted(found)] == [
+    assert [(mark, number, ids) for mark, number, _, _, _, ids, _, _ in sorted(found)] == [
         (mark, 2, [jobs[mark][2].pk]) for mark in "abc"
     ]
     assert [mark for mark, *_ in ask(sql.inspect.FAILURE_GROUPS, {"groups": 1, "jobs": 2})] == ["a"]
+
+
+def test_failures_are_counted_by_the_hours_since(queues):
+    a, _ = queues
+    for minutes in (1, 50, 70, 130, 23 * 60 + 59, 24 * 60 + 1):
+        JobFactory(queue=a, state=JobState.FAILED, fingerprint="x", attempt_finished_at=ago(minutes=minutes))
+    JobFactory(queue=a, state=JobState.RETRY, fingerprint="x", attempt_finished_at=ago(minutes=1))
+
+    ((*_, hours),) = ask(sql.inspect.FAILURE_GROUPS, {"groups": 10, "jobs": 10})
+
+    assert hours == [2, 1, 1, *[0] * 20, 1]
 
 
 # ------------------------------------------------------------------------------------------------------------- health

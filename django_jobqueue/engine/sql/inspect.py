@@ -8,6 +8,7 @@ from ...states import DEAD, FINAL, RUNNING, Hold, JobState
 from .parts import (
     HAS_ONE_RUNNING,
     IN_LANE,
+    IS_BLOCKED_KEY,
     IS_BLOCKING,
     IS_FETCHABLE,
     IS_LANE,
@@ -49,6 +50,13 @@ SELECT id FROM (
 
 # The same job, whatever its id: by the index of ranges, of which many may have the number once space was used again.
 WITH_NUMBER_ANYWHERE = "SELECT id FROM jobqueue_job WHERE seq = %(number)s LIMIT 1"
+
+# The first of some windows of numbers in which there are jobs. OFFSET 0 keeps the planner from joining the windows to
+# all jobs.
+FIRST_WINDOW = """
+SELECT w.place FROM unnest(%(low)s::bigint[], %(high)s::bigint[]) WITH ORDINALITY AS w (low, high, place)
+WHERE EXISTS (SELECT 1 FROM jobqueue_job WHERE seq > w.low AND seq <= w.high OFFSET 0) LIMIT 1
+"""
 
 # ------------------------------------------------------------------------------------------------------------- counts
 
@@ -132,6 +140,27 @@ FROM jobqueue_queue q CROSS JOIN LATERAL (
         ORDER BY finalized_at LIMIT %(most)s) seen
     GROUP BY state) d
 """
+
+
+def _in_states(kind: str, which: str) -> str:
+    return (
+        f"(SELECT '{kind}' AS kind, state, count(*) AS number, sum(count(*)) OVER () AS read FROM ("
+        f"SELECT state FROM jobqueue_job WHERE {{queue}} {which} LIMIT %(most)s) seen GROUP BY state)"
+    )
+
+
+# The jobs of a queue, or of all queues, in the states that an index has: at most a limited number of each kind.
+COUNT_STATES = " UNION ALL ".join(
+    (
+        _in_states("waiting", IS_FETCHABLE),
+        _in_states("waiting", IS_UNTIL),
+        _in_states("waiting", f"{HAS_ONE_RUNNING} AND {IS_LANE}"),
+        _in_states("waiting", f"{IN_LANE} AND {IS_LANE}"),
+        _in_states("running", IS_RUNNING),
+        _in_states("dead", f"state IN {listed(DEAD)}"),
+    )
+)
+OF_QUEUE = "queue_id = %(queue)s AND"
 # The first job of each priority, by skipping from one priority to the next in the index. On ordered queues, a job that
 # was sent behind a blocking one is fetchable until a fetch has held it, so it is skipped here.
 _FIRST_OF_PRIORITY = (
@@ -245,6 +274,24 @@ FROM unnest(%(queues)s::text[], %(keys)s::text[]) AS k (queue, key), LATERAL (
 ) n
 """
 
+# The jobs that block keys, at most a limited number of each queue along its index. {queue} and {jobs} are conditions.
+_BLOCKED = f"""
+jobqueue_queue q CROSS JOIN LATERAL (
+    SELECT id, seq, fingerprint, singleton_key, finalized_at FROM jobqueue_job
+    WHERE queue_id = q.name AND {IS_BLOCKED_KEY} {{jobs}}
+    ORDER BY finalized_at {{order}}, seq {{order}} LIMIT %(most)s) b
+WHERE q.policy = '{ORDERED}' {{queue}}
+"""
+BLOCKED_JOBS = f"""
+SELECT b.id FROM {_BLOCKED}
+ORDER BY b.finalized_at {{order}}, b.seq {{order}} LIMIT %(most)s - %(offset)s OFFSET %(offset)s
+"""
+COUNT_BLOCKED = f"SELECT count(*) FROM (SELECT 1 FROM {_BLOCKED} LIMIT %(most)s) blocked"
+
+# The failures of each of the last hours, the current hour first.
+TREND_HOURS = 24
+_OF_HOURS = ", ".join(f"count(*) FILTER (WHERE dead AND hours = {hour})" for hour in range(TREND_HOURS))
+
 # Skips from fingerprint to fingerprint in their index, then reads the latest jobs of each.
 FAILURE_GROUPS = f"""
 WITH RECURSIVE f(fingerprint, place) AS (
@@ -253,13 +300,14 @@ WITH RECURSIVE f(fingerprint, place) AS (
     SELECT (SELECT fingerprint FROM jobqueue_job WHERE NOT fingerprint = '' AND fingerprint > f.fingerprint
         ORDER BY fingerprint LIMIT 1), f.place + 1
     FROM f WHERE f.fingerprint IS NOT NULL AND f.place < %(groups)s)
-SELECT f.fingerprint, g.number, g.seen, g.first, g.last, g.ids, g.queues
+SELECT f.fingerprint, g.number, g.seen, g.first, g.last, g.ids, g.queues, g.hours
 FROM f CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE dead) AS number, count(*) AS seen, min(ended) AS first, max(ended) AS last,
         (array_agg(id ORDER BY seq DESC) FILTER (WHERE dead))[1:1] AS ids,
-        (array_agg(DISTINCT queue_id) FILTER (WHERE dead))[1:5] AS queues
+        (array_agg(DISTINCT queue_id) FILTER (WHERE dead))[1:5] AS queues, ARRAY[{_OF_HOURS}] AS hours
     FROM (
-        SELECT id, seq, queue_id, attempt_finished_at AS ended, state IN {listed(DEAD)} AS dead
+        SELECT id, seq, queue_id, attempt_finished_at AS ended, state IN {listed(DEAD)} AS dead,
+            floor(extract(epoch FROM {NOW} - attempt_finished_at) / 3600) AS hours
         FROM jobqueue_job WHERE fingerprint = f.fingerprint AND NOT fingerprint = '' ORDER BY seq DESC LIMIT %(jobs)s
     ) latest
 ) g WHERE f.fingerprint IS NOT NULL AND g.number > 0

@@ -29,8 +29,10 @@ SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(limit)s, true)"
 # Returns the previous limit, so that the caller's limit can be restored.
 SWAP_LOCK_TIMEOUT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
 SWAP_STATEMENT_TIMEOUT = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
-GET_SETTING = "SELECT current_setting(%s)"
-SET_SETTING = "SELECT set_config(%s, %s, true)"
+SWAP_SETTINGS = (
+    "SELECT s.name, current_setting(s.name), set_config(s.name, s.value, true)"
+    " FROM unnest(%s::text[], %s::text[]) AS s (name, value)"
+)
 
 # The database's clock: the time of this statement, the current time, and the seconds until a moment.
 MOMENT = "SELECT statement_timestamp()"

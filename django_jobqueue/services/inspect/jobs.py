@@ -124,6 +124,30 @@ def find_job_id(id: UUID | str | int, *, using: str | None = None) -> UUID:
     return job_id
 
 
+@dataclass(frozen=True, slots=True)
+class JobPulse:
+    """What changes on the page of a job while it is open."""
+
+    state: str
+    attempt: int
+    hold: str | None
+    progress: float | None
+    progress_text: str
+    assigned_at: datetime | None
+
+    @property
+    def mark(self) -> str:
+        """A text that changes when more of the page has changed than the progress."""
+        return f"{self.state}-{self.attempt}-{self.hold or ''}-{self.progress is not None}"
+
+
+def job_pulse(id: UUID, *, using: str) -> JobPulse | None:
+    """The pulse of a job, read by one statement; ``None`` if there is no such job."""
+    columns = ("state", "attempt", "hold", "progress", "progress_text", "assigned_at")
+    row = Job.objects.using(using).filter(pk=id).values_list(*columns).first()
+    return None if row is None else JobPulse(*row)
+
+
 def list_jobs(
     queue: str, state: str | None = None, *, limit: int = 100, offset: int = 0, using: str | None = None
 ) -> list[Job]:

@@ -12,7 +12,7 @@ from uuid import UUID
 from ...counting import MANY
 from ...engine import sql
 from ...engine.databases import rows
-from ...engine.paging import look
+from ...engine.paging import around
 from ...engine.transactions import in_transaction
 from ...models import Job, Queue
 from ...policies import DelayedHead
@@ -75,20 +75,28 @@ def _behind(lanes: list[Lane], using: str) -> dict[Lane, Behind]:
     return by_lane
 
 
-def neighbours(job: Job, *, number: int = AROUND, using: str) -> tuple[list[Job], list[Job]]:
-    """Jobs of the same key sent before this job and after it, in their order; empty if the job has no key.
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Jobs of the same key sent before a job and after it, in their order, and how many of an ordered key wait."""
+
+    before: list[Job] = field(default_factory=list)
+    after: list[Job] = field(default_factory=list)
+    waiting: int = 0
+
+
+def neighbours(job: Job, *, number: int = AROUND, using: str) -> Neighbours:
+    """The jobs around this job in its key; none if the job has no key.
 
     Finished jobs are found only among the sequence numbers near its own, because no index has them by key.
     """
     if not job.singleton_key:
-        return [], []
+        return Neighbours()
     return in_transaction(using, partial(_neighbours, job, number, using))
 
 
-def _neighbours(job: Job, number: int, using: str) -> tuple[list[Job], list[Job]]:
-    lane = Job.objects.using(using).in_lane_of(job).defer("data", "output", "attempts")
-    near = {other.pk: other for other in look(lane, number, before=job.seq, most=LOOKED_AROUND).jobs}
-    near |= {other.pk: other for other in look(lane, number, after=job.seq, most=LOOKED_AROUND).jobs}
+def _neighbours(job: Job, number: int, using: str) -> Neighbours:
+    lane = Job.objects.using(using).in_lane_of(job).defer("data", "output", "error", "attempts")
+    near = {other.pk: other for other in around(lane, job.seq, number, LOOKED_AROUND)}
     near |= {other.pk: other for other in lane.filter(policy=job.policy).in_state(*BLOCKING)[:number]}
     params = {"queues": [job.queue_id], "keys": [job.singleton_key], "number": number}
     waiting = [row[2] for row in rows(using, sql.inspect.FRONTS_OF_LANES, params)]
@@ -96,4 +104,6 @@ def _neighbours(job: Job, number: int, using: str) -> tuple[list[Job], list[Job]
     near.pop(job.pk, None)
     ordered = sorted(near.values(), key=lambda other: other.seq)
     before = [other for other in ordered if other.seq < job.seq]
-    return before[-number:], [other for other in ordered if other.seq > job.seq][:number]
+    after = [other for other in ordered if other.seq > job.seq]
+    (counted,) = rows(using, sql.inspect.WAITING_IN_LANES, {**params, "most": MANY + 1})
+    return Neighbours(before[-number:], after[:number], counted[2])

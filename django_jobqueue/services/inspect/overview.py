@@ -5,15 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
-from uuid import UUID
 
 from ...counting import MANY
 from ...engine import backlog, sql
 from ...engine.databases import rows
 from ...engine.transactions import in_transaction
-
-MOST_BEHIND = 100_000  # jobs behind blocked keys that are counted
-MOST_OF_KEY = 10_000  # of these, behind one key
 
 
 class QueueNow(NamedTuple):
@@ -36,31 +32,10 @@ class QueueNow(NamedTuple):
         return self.waiting > self.warning_queue_size
 
 
-class BlockedGroup(NamedTuple):
-    """Blocked keys of a queue whose jobs failed in the same place."""
-
-    queue: str
-    fingerprint: str
-    keys: int
-    behind: int  # jobs that wait behind them
-    since: datetime
-    example: UUID  # the job that blocks its key the longest
-
-
 def queues(since: datetime, *, using: str) -> list[QueueNow]:
     """All queues by name. Up to ``MANY`` jobs of each that failed since then are counted."""
     params = {"since": since, "most": MANY + 1}
     return [QueueNow(*row) for row in in_transaction(using, partial(rows, using, sql.inspect.QUEUES, params))]
-
-
-def blocked_groups(queue: str | None = None, *, using: str) -> list[BlockedGroup]:
-    """The blocked keys by queue and error: first those behind which most jobs wait, then those blocked the longest.
-
-    Up to ``MANY`` keys of each queue are counted.
-    """
-    params = {"queue": queue, "keys": MANY + 1, "of_key": MOST_OF_KEY, "jobs": MOST_BEHIND}
-    answer = in_transaction(using, partial(rows, using, sql.inspect.BLOCKED_GROUPS, params))
-    return sorted((BlockedGroup(*row) for row in answer), key=lambda group: (-group.behind, group.since))
 
 
 def count_waiting(queue: str | None = None, *, most: int, using: str) -> tuple[int, bool]:

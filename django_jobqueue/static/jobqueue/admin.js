@@ -1,5 +1,5 @@
-// Runs a large operation while its page is open, in requests of about a second.
-// Copies ids and numbers.
+// Runs a large operation while its page is open, in requests of about a second. Copies ids, numbers and commands.
+// Labels the cells of tables that are cards on narrow screens.
 "use strict";
 {
     const show = (name, text) => {
@@ -69,7 +69,18 @@
         const button = event.target.closest("[data-jq-copy]");
         if (button) copy(button);
     });
+    // On narrow screens each row of a table is a card, and each cell has the head of its column as a label.
+    const label = () => {
+        for (const table of document.querySelectorAll("#result_list, .jq-cards")) {
+            const heads = Array.from(table.querySelectorAll("thead th"), head => head.textContent.trim());
+            for (const row of table.querySelectorAll("tbody tr")) {
+                Array.from(row.children).forEach((cell, place) => cell.setAttribute("data-label", heads[place] ?? ""));
+            }
+        }
+    };
+    document.addEventListener("jq:renewed", label);
     document.addEventListener("DOMContentLoaded", () => {
+        label();
         const section = document.querySelector("[data-jq-operation][data-jq-running]");
         if (section) runToEnd(section);
     });
