@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import template
-from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
@@ -51,12 +50,6 @@ def error_line(job: Job) -> str:
 @register.filter
 def without_secrets(text: str) -> str:
     return redacted_text(text)
-
-
-@register.filter
-def admin_quoted(name: str) -> str:
-    """A primary key as Django's admin writes it in a URL."""
-    return quote(name)
 
 
 @register.filter

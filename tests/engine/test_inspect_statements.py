@@ -195,7 +195,7 @@ def test_the_pulse_counts_schedules_that_are_on_and_overdue(queues):
 
 def queues_now(most: int = 100) -> dict[str, list[Any]]:
     params = {"since": timezone.now() - timedelta(hours=3), "most": most}
-    return {name: tuple(facts) for name, *facts in ask(sql.inspect.QUEUES, params)}
+    return {name: facts for name, *facts in ask(sql.inspect.QUEUES, params)}
 
 
 def test_a_queue_is_told_with_its_last_hour_and_how_many_waited_in_the_last_minute(queues):
