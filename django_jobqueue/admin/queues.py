@@ -61,7 +61,9 @@ SENTENCES = {
 def durations_of(queue: Queue) -> list[tuple[str, str]]:
     """The options of a queue that are stored as seconds, in words."""
     options = [(str(label), getattr(queue, name)) for name, label in DURATIONS.items()]
-    return [(label, duration(seconds)) for label, seconds in options if seconds is not None]
+    return [
+        (label, duration(seconds) if seconds else _t("at once")) for label, seconds in options if seconds is not None
+    ]
 
 
 class QueueForm(forms.ModelForm):  # type: ignore[type-arg]

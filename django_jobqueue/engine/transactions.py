@@ -100,9 +100,7 @@ def in_transaction(using: str, work: Callable[..., T], first: Sequence[Statement
             before = own_transactions.open
             own_transactions.open = {**before, using: can_go_together(using) and names.can_name(using)}
             try:
-                answers = _begin_with(using, first)
-                with _is_planned(using):
-                    return work(*answers)
+                return work(*_begin_with(using, first))
             finally:
                 own_transactions.open = before
 
@@ -135,14 +133,15 @@ def planned(using: str) -> Iterator[None]:
 
     Inside another such block, or inside a transaction of our own, they are set already.
     """
-    if using in plans.set_for:
+    if using in plans.set_for or using in own_transactions.open:
         yield
         return
-    before = rows(using, PLAN_ON)[0][::2]
+    before, outer = rows(using, PLAN_ON)[0][::2], plans.set_for
+    plans.set_for = outer | {using}
     try:
-        with _is_planned(using):
-            yield
+        yield
     finally:
+        plans.set_for = outer
         if _is_usable(using):
             execute(using, PLAN_OFF, before)
 
@@ -154,16 +153,6 @@ class Plans(threading.local):
 
 
 plans = Plans()
-
-
-@contextmanager
-def _is_planned(using: str) -> Iterator[None]:
-    before = plans.set_for
-    plans.set_for = before | {using}
-    try:
-        yield
-    finally:
-        plans.set_for = before
 
 
 def _is_usable(using: str) -> bool:

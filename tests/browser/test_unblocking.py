@@ -104,12 +104,12 @@ def test_jobs_are_filtered_by_a_range(tab, queue):
     page.locator("[name=attempt__range__gte]").fill("3")
     page.locator("[name=attempt__range__gte]").press("Enter")
 
-    expect(page.get_by_role("link", name=f"#{many.seq}")).to_be_visible()
+    expect(page.get_by_role("link", name=f"#{many.seq}", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name=f"#{few.seq}", exact=True)).to_have_count(0)
     assert "state=failed" in page.url
     page.get_by_text("By created at").click()
     page.locator("[name=created_at__range__gte]").fill("2099-01-01T00:00")
-    page.locator("details:has([name=created_at__range__gte]) button").click()
+    page.locator("details.jq-filter:has([name=created_at__range__gte]) button").click()
     expect(page.get_by_text("No job matches the filters.")).to_be_visible()
     tab.picture("range filter")
     page.get_by_role("link", name="Clear all filters").click()
