@@ -12,7 +12,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet, prefetch_related_objects
+from django.db.models import Model, Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.html import format_html
@@ -24,7 +24,7 @@ from django.views.decorators.http import require_POST
 from .. import handlers, services
 from ..exceptions import JobQueueError, ScheduleNotFound
 from ..identifiers import as_uuid, uuid7
-from ..models import Schedule
+from ..models import Queue, Schedule
 from ..options import schedule_defaults
 from ..redaction import HiddenValueMoved, editable, redacted, restored
 from ..services.inspect.jobs import job_database
@@ -91,7 +91,8 @@ class ScheduleAdmin(JobQueueAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With the queues of all schedules, which :attr:`Schedule.problem` needs, by one statement."""
-        return super().get_queryset(request).prefetch_related("queue")
+        schedules = super().get_queryset(request)
+        return schedules.prefetch_related(Prefetch("queue", Queue.objects.using(schedules.db)))  # not of a replica
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         permissions = ("jobqueue.view_schedule", "jobqueue.change_schedule", "jobqueue.view_job")
@@ -114,12 +115,6 @@ class ScheduleAdmin(JobQueueAdmin):
 
     def has_run_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobqueue.run_schedule")
-
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The list, with the queues of the schedules read by one statement."""
-        changelist = super().get_changelist_instance(request)
-        prefetch_related_objects(changelist.result_list, "queue")
-        return changelist
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """The data is left out without permission to see it, and shown as a tree if it is read-only."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Prefetch, Q
 
 from .. import handlers
 from ..conf import get_settings
@@ -170,7 +170,8 @@ def stranded_lanes(using: str, limits: Limits) -> Iterator[Finding]:
 
 def schedules(using: str, limits: Limits) -> Iterator[Finding]:
     enabled: Any = Schedule.objects.using(using).enabled().annotate(now=StatementTimestamp()).order_by("name")
-    for schedule in enabled.prefetch_related("queue")[:CAP]:
+    queues = Prefetch("queue", Queue.objects.using(using))  # not those of a replica
+    for schedule in enabled.prefetch_related(queues)[:CAP]:
         problem = schedule.problem or _without_handler(schedule)
         late = (schedule.now - schedule.next_at).total_seconds() if schedule.next_at else 0.0
         if problem:

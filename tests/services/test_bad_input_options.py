@@ -333,10 +333,14 @@ ELSEWHERE = {
     "stream", "astream",  # test_stream.py
     "begin_operation", "advance_operation", "stop_operation", "resume_operation",  # test_many_jobs.py
     "create_schedule", "run_schedule", "send_due", "forget_old_runs",  # test_schedules.py
+    "switch_schedule", "delete_schedule",  # test_schedule_edits.py
+    "find_job",  # test_numbers.py
+    "redrive",  # test_redrive.py
     "wait_for", "await_for",  # test_wait.py
 }  # fmt: skip
 WITHOUT_ARGUMENTS = {
     "check_lanes", "current_snapshot", "expire", "warn_backlogs", "forget_staged", "close", "release_pending",
+    "send_alerts",
 }  # fmt: skip
 
 

@@ -136,7 +136,7 @@ def test_a_skip_needs_a_reason(queue):
 
 
 def test_an_unknown_verb_is_refused(db):
-    with pytest.raises(InvalidOption, match="expected one of retry, skip, cancel, delete, got 'purge'"):
+    with pytest.raises(InvalidOption, match="expected one of retry, skip, cancel, delete, redrive, got 'purge'"):
         begun("purge", ids=[])
 
 

@@ -13,7 +13,7 @@ from django_jobqueue import services
 from django_jobqueue.exceptions import InvalidOption, QueueNotFound
 from django_jobqueue.identifiers import uuid7
 from django_jobqueue.models import Job, Operation, Queue
-from django_jobqueue.services.operations import advance_operations
+from django_jobqueue.services.operations import advance_operations, counts_of
 from django_jobqueue.signals import job_sent
 from django_jobqueue.states import REDRIVABLE, Hold, JobState
 from tests.factories import QueueFactory
@@ -589,7 +589,7 @@ def test_it_is_recorded_with_its_operator_its_reason_and_what_became_of_the_lett
     operation = Operation.objects.get()
     assert (operation.verb, operation.operator, operation.reason) == ("redrive", "ann", "the printer works again")
     assert (operation.state, operation.moved, operation.refused) == ("done", 3, 0)
-    assert {name: operation.details[name] for name in ("retried", "sent", "removed")} == {
+    assert counts_of(operation) == {
         "retried": 1,
         "sent": 1,
         "removed": 1,

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from django.db import connection
 from django.forms import modelform_factory
 
 from django_jobqueue import cron, services
-from django_jobqueue.exceptions import InvalidOption
-from django_jobqueue.models import Schedule
+from django_jobqueue.exceptions import InvalidOption, ScheduleNotFound
+from django_jobqueue.models import Operation, Schedule
 from django_jobqueue.services import schedules
 
 from .lives import refused
@@ -328,3 +329,11 @@ def test_an_error_that_nobody_foresaw_stops_no_other(queue, caplog):
     assert (record.schedule, "no_broken" in record.error) == ("broken", True)
     schedules.troubled.forget()  # a minute later
     assert services.send_due() == 1  # the slot was not lost
+
+
+@pytest.mark.parametrize("edit", (services.delete_schedule, partial(services.switch_schedule, enabled=False)))
+def test_a_schedule_that_does_not_exist_is_an_error_and_leaves_no_record(edit):
+    with pytest.raises(ScheduleNotFound, match="'gone'"):
+        edit("gone", operator="ada", reason="it was wrong")
+
+    assert not Operation.objects.exists()
