@@ -118,5 +118,5 @@ def test_pages_of_the_admin_show_the_primary(fifo_queue, jobs):
 
     for page in ("/admin/jobqueue/", *addresses(ids)):
         assert client.get(page).status_code < 500, page
-    client.post("/admin/jobqueue/schedule/nightly/switch/", {"enabled": "0"})
+    client.post("/admin/jobqueue/schedule/nightly/switch/", {"enabled": "0", "reason": "too noisy"})
     assert not Schedule.objects.using("default").get().enabled
