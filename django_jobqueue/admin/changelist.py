@@ -67,7 +67,7 @@ class SelectionChangeList(ChangeList):
             row.acts = [
                 act
                 for act in ACTIONS.values()
-                if act.verb != "delete" and row.state in act.takes and request.user.has_perm(act.permission)
+                if act.verb != "delete" and not act.refusal(row) and request.user.has_perm(act.permission)
             ]
         with_acts = next((row for row in self.result_list if row.acts), None)
         self.has_acts = with_acts is not None

@@ -15,7 +15,6 @@ UrlOf = Callable[..., str]  # the URL of one of our pages, by its name
 # Which jobs a finding is about: the filters of the list besides the queue.
 _JOBS = {
     "no_worker": {"state": "waiting"},
-    "dead_letters": {"state": "waiting"},
     "no_handler": {"state": "waiting"},
     "overdue_jobs": {"state": "running"},
     "not_archived": {"state": "finished"},

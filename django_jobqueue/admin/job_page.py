@@ -186,7 +186,7 @@ class JobPage(ActingAdmin):
         if reason is None:
             return HttpResponseRedirect(request.path)
         moved = self.act_on_one(request, asked, act, reason)
-        gone = moved and act.verb == "delete"
+        gone = moved and act.verb in ("delete", "redrive")
         return HttpResponseRedirect(self.url("job_changelist") if gone else self.url("job_change", id))
 
     def edit_view(self, request: HttpRequest, id: str) -> HttpResponse:

@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from django_jobqueue import services
 from django_jobqueue.models import Job, Operation, Queue
-from tests.admin.pages import JOBS, act_url, job_url, read
+from tests.admin.pages import JOBS, act_url, choose, confirm, job_url, read
 from tests.factories import JobFactory, QueueFactory
 from tests.past import reread
 
@@ -148,12 +148,10 @@ def test_only_the_page_of_a_dead_letter_queue_has_the_button(boss, orders, lette
 
 def test_selected_letters_are_redriven_and_other_jobs_refused(boss, orders):
     letter, plain = letter_of(fail_one(orders)), JobFactory(queue=orders, singleton_key="z")
-    chosen = {"action": "redrive_jobs", "_selected_action": [str(letter.pk), str(plain.pk)], "index": "0"}
 
-    shown = boss.post(JOBS, chosen)
+    shown = choose(boss, "redrive_jobs", letter, plain)
     assert "nothing, because it is no dead letter" in shown.text
-    confirmed = {**chosen, "confirmed": "1", "snapshot": shown.context["snapshot"], "reason": "why not"}
-    boss.post(JOBS, confirmed)
+    confirm(boss, shown)
 
     operation = Operation.objects.get()
     assert (operation.verb, operation.moved, operation.refused) == ("redrive", 1, 1)
@@ -163,9 +161,8 @@ def test_selected_letters_are_redriven_and_other_jobs_refused(boss, orders):
 def test_all_jobs_that_match_the_filters_are_only_the_dead_letters(boss, orders):
     job = fail_one(orders)
     JobFactory(queue=orders, singleton_key="z")
-    chosen = {"action": "redrive_jobs", "_selected_action": [str(job.pk)], "select_across": "1"}
 
-    shown = boss.post(f"{JOBS}?state=waiting", {**chosen, "index": "0"})
+    shown = choose(boss, "redrive_jobs", job, across=1, url=f"{JOBS}?state=waiting")
 
     assert shown.context["number"] == "1"
 
@@ -179,8 +176,7 @@ def test_the_page_of_a_letter_offers_the_redrive_and_says_why_it_waits(boss, ord
     assert act_url(letter, "redrive") in page
     assert act_url(job, "redrive") not in boss.get(job_url(job)).text
 
-    shown = boss.get(act_url(letter, "redrive"))
-    boss.post(act_url(letter, "redrive"), {"snapshot": shown.context["snapshot"], "reason": ""})
+    confirm(boss, boss.get(act_url(letter, "redrive")), reason="")
     assert reread(job).state == "retry"
 
 
@@ -215,3 +211,15 @@ def test_the_page_has_few_statements_however_many_letters(boss, orders, letters,
 
     with django_assert_max_num_queries(20):
         boss.get(page_of(letters))
+
+
+def test_a_list_offers_a_redrive_only_for_dead_letters(boss, orders):
+    letter = letter_of(fail_one(orders))
+    waiting = JobFactory(queue=orders, singleton_key="z")
+
+    page = read(boss.get(JOBS))
+
+    links = [attributes.get("href") or "" for tag, attributes in page.tags if tag == "a"]
+    redriving = {link for link in links if link.endswith("/act/redrive/")}
+    assert redriving == {f"{JOBS}{letter.pk}/act/redrive/"}
+    assert f"{JOBS}{waiting.pk}/act/cancel/" in links
