@@ -210,7 +210,7 @@ class OperationAdmin(JobQueueAdmin):
         """
         became = operation.details.get("became", {})
         named = operation.selection.get("ids", [])
-        done = len(named) if operation.cursor is None else int(operation.cursor["place"])
+        done = int((operation.cursor or {}).get("place", len(named)))
         waiting = set(named[done:])
         ids = list(dict.fromkeys([*named, *refused, *became]))[:IDS_SHOWN]
         now = {id: UUID(became.get(id, id)) for id in ids}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.timezone import localtime
 
 from ...conf import get_settings
@@ -42,11 +42,15 @@ def why(
     state = JobState(stored.state)
     if state in RUNNING:
         return _why_running(stored)
-    if state in REDRIVABLE and _waits_for_redrive(stored, using):
+    if state not in REDRIVABLE:
+        return _why_ended(stored)
+    feeding = Queue.objects.filter(dead_letter=OuterRef("pk"))
+    found = Queue.objects.using(using).filter(pk=stored.queue_id).annotate(keeps_dead_letters=Exists(feeding)).first()
+    if found is not None and found.keeps_dead_letters and _waits_for_redrive(stored, using):
         return _why_dead_letter(stored)
     if state in FINAL:
         return _why_ended(stored)
-    return in_transaction(using, partial(_why_waiting, stored, using, find_handler))  # planned by index
+    return in_transaction(using, partial(_why_waiting, stored, found, using, find_handler))  # planned by index
 
 
 def _why_running(job: Job) -> str:
@@ -68,9 +72,7 @@ def _why_ended(job: Job) -> str:
 
 
 def _waits_for_redrive(job: Job, using: str) -> bool:
-    """Whether it is a dead letter that workers leave to an operator."""
-    if not Queue.objects.using(using).filter(dead_letter=job.queue_id).exists():
-        return False
+    """Whether workers leave this dead letter to an operator."""
     return job.state in DEAD or not _live_workers(job, using).filter(queues__contains=[job.queue_id]).exists()
 
 
@@ -85,8 +87,7 @@ def _why_dead_letter(job: Job) -> str:
     return f"{what}.{ended} It waits for an operator: {how}."
 
 
-def _why_waiting(job: Job, using: str, find_handler: Callable[[str, str], object] | None) -> str:
-    queue = Queue.objects.using(using).filter(pk=job.queue_id).first()
+def _why_waiting(job: Job, queue: Queue | None, using: str, find_handler: Callable[[str, str], object] | None) -> str:
     if queue is None:
         return f"Its queue {job.queue_id!r} does not exist any more."
     if queue.is_paused:
