@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.timezone import localtime
@@ -45,7 +46,8 @@ def why(
     if state not in REDRIVABLE:
         return _why_ended(stored)
     feeding = Queue.objects.filter(dead_letter=OuterRef("pk"))
-    found = Queue.objects.using(using).filter(pk=stored.queue_id).annotate(keeps_dead_letters=Exists(feeding)).first()
+    queues: Any = Queue.objects.using(using).annotate(keeps_dead_letters=Exists(feeding))
+    found = queues.filter(pk=stored.queue_id).first()
     if found is not None and found.keeps_dead_letters and _waits_for_redrive(stored, using):
         return _why_dead_letter(stored)
     if state in FINAL:
