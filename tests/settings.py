@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import django
 from psycopg.conninfo import conninfo_to_dict
 
 
@@ -74,3 +75,5 @@ TEMPLATES = [
 
 JOBQUEUE: dict[str, Any] = {"SPARK_NICENESS": 1}  # tests have no time to go behind others
 TASKS: dict[str, Any] = {"default": {"BACKEND": "django_jobqueue.tasks.JobQueueBackend", "QUEUES": []}}
+if django.VERSION >= (6, 1):  # the successor of EMAIL_BACKEND; without it each mail is a warning
+    MAILERS = {"default": {"BACKEND": "django.core.mail.backends.smtp.EmailBackend"}}

@@ -412,9 +412,11 @@ def test_a_silent_webhook_does_not_hold_up_its_caller_and_is_not_called_again_me
 
 
 def test_a_dead_mail_server_does_not_delay_the_webhook(hook, settings, fifo_queue):
-    settings.EMAIL_BACKEND, settings.EMAIL_HOST, settings.EMAIL_PORT = (
-        "django.core.mail.backends.smtp.EmailBackend", "127.0.0.1", 1,
-    )  # fmt: skip
+    backend = "django.core.mail.backends.smtp.EmailBackend"
+    if hasattr(settings, "MAILERS"):  # from Django 6.1 on
+        settings.MAILERS = {"default": {"BACKEND": backend, "OPTIONS": {"host": "127.0.0.1", "port": 1}}}
+    else:
+        settings.EMAIL_BACKEND, settings.EMAIL_HOST, settings.EMAIL_PORT = backend, "127.0.0.1", 1
     settings.JOBQUEUE = {**settings.JOBQUEUE, "ALERTS": {"mail": ["ops@example.com"], "webhook": hook.url}}
     blocked(fifo_queue, "ada")
 
