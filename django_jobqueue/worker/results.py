@@ -189,6 +189,9 @@ class Recorder:
         for id in self._claims.locked.keys() - self._claims.jobs.keys():
             del self._claims.locked[id]
         self._count(batch)
+        # Jobs that stay until the next batch reach an older generation of the garbage collector, which takes 6 % of the
+        # processor time of Python.
+        self._batch = []
 
     def _record_many(self, completed: list[tuple[Job, Any]], failed: list[tuple[Job, object]]) -> None:
         if not completed and not failed:
