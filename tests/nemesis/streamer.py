@@ -41,7 +41,8 @@ def run(name: str, capacity: int) -> None:
 
 def serve(name: str, job: Any) -> None:
     from django_jobqueue import services
-    from django_jobqueue.exceptions import JobQueueError
+    from django_jobqueue.exceptions import InvalidTransition, JobQueueError
+    from django_jobqueue.states import JobState
 
     token = uuid4().hex
     facts = {"job": str(job.pk), "queue": job.queue_id, "key": "", "attempt": job.attempt, "number": job.held_number}
@@ -54,8 +55,12 @@ def serve(name: str, job: Any) -> None:
     while True:  # what was received is the receiver's to finish, also when the connection is lost
         try:
             finish()
+        except InvalidTransition as error:
+            if error.state != JobState.CANCELLING:
+                return  # the answer of the first try was lost
+            finish = partial(services.acknowledge_cancellation, job, was_executing=True)
         except JobQueueError:
-            return  # the claim was lost, or the answer of the first try was
+            return  # the claim was lost
         except Error:
             connection.close()
             time.sleep(0.3)
