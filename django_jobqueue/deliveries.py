@@ -39,7 +39,7 @@ def deliver(message: AlertText, channel: AlertBy, options: AlertOptions, *, seco
     """Deliver a message, in a thread that is left behind if it takes too long. Raises ``NotDelivered``."""
     before = running.threads.get(channel)
     if before is not None and before.is_alive():
-        raise NotDelivered(f"the delivery before has not ended yet{_advice(channel)}")
+        raise NotDelivered(f"the delivery before has not ended yet{advice(channel)}")
     send = partial(_post, options.webhook) if channel == AlertBy.WEBHOOK else partial(_mail, list(options.mail))
     outcome: Future[None] = Future()
     thread = threading.Thread(target=_run, args=(send, message, outcome), name=f"jobqueue-{channel}", daemon=True)
@@ -48,7 +48,7 @@ def deliver(message: AlertText, channel: AlertBy, options: AlertOptions, *, seco
     try:
         outcome.result(timeout=seconds)
     except TimeoutError as error:
-        raise NotDelivered(f"no answer within {seconds:g} s{_advice(channel)}") from error
+        raise NotDelivered(f"no answer within {seconds:g} s{advice(channel)}") from error
     except NotDelivered:
         raise
     except Exception as error:  # a mail backend may raise anything
@@ -64,8 +64,15 @@ def _run(send: Callable[[AlertText], None], message: AlertText, outcome: Future[
         outcome.set_result(None)
 
 
-def _advice(channel: AlertBy) -> str:
-    return "; set EMAIL_TIMEOUT" if channel == AlertBy.MAIL else ""
+def advice(channel: AlertBy) -> str:
+    """What to do if a delivery takes too long, as the end of a sentence."""
+    from django.conf import settings
+
+    if channel != AlertBy.MAIL:
+        return ""
+    # Django 6.1 refuses EMAIL_TIMEOUT in a project with MAILERS.
+    has_mailers = hasattr(settings, "MAILERS")
+    return "; set the option 'timeout' of the mailer in MAILERS" if has_mailers else "; set EMAIL_TIMEOUT"
 
 
 def _mail(recipients: list[str], message: AlertText) -> None:

@@ -411,6 +411,18 @@ def test_a_silent_webhook_does_not_hold_up_its_caller_and_is_not_called_again_me
     deliver(message, AlertBy.WEBHOOK, options)
 
 
+@pytest.mark.parametrize(
+    ("mailers", "advice"), ((None, "set EMAIL_TIMEOUT"), ({}, "set the option 'timeout' of the mailer in MAILERS"))
+)
+def test_the_advice_about_a_slow_mail_server_names_a_setting_of_this_project(settings, mailers, advice):
+    settings.MAILERS = mailers or {}
+    if mailers is None:
+        del settings.MAILERS
+
+    assert deliveries.advice(AlertBy.MAIL) == f"; {advice}"
+    assert deliveries.advice(AlertBy.WEBHOOK) == ""
+
+
 def test_a_dead_mail_server_does_not_delay_the_webhook(hook, settings, fifo_queue):
     backend = "django.core.mail.backends.smtp.EmailBackend"
     if hasattr(settings, "MAILERS"):  # from Django 6.1 on
